@@ -1,0 +1,14 @@
+# Every outside library, the version that was tried, and the one reason it is here. Versions are Debian 12's.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)    # 3.11.2: JSON parsing by events, which lets us limit depth while reading
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy>=1.0.3)      # 1.0.3: one SIMD source for every vector target
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash>=0.8)  # 0.8.1: XXH3-128 fingerprints at memory speed
+pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)                # linear-time patterns from adapter configs
+if(DELTAFOLD_TESTS)
+  find_package(GTest REQUIRED)               # 1.12.1: tests
+endif()
+if(DELTAFOLD_BENCH)
+  find_package(benchmark REQUIRED)           # 1.7.1: micro-benchmarks
+endif()

@@ -1,0 +1,181 @@
+#include "base/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+namespace df {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Unique within the process; the process id makes it unique on the machine.
+std::string TemporaryName(const std::string& path) {
+  static std::atomic<uint64_t> counter{0};
+  return path + ".tmp-" + std::to_string(getpid()) + "-" + std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
+}
+
+std::string WithoutTrailingSlash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+Status SyncDirectoryOf(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string directory = parent.empty() ? "." : parent.string();
+  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return IoError("cannot open directory " + directory, errno);
+  const int result = fsync(fd);
+  const int error = errno;
+  close(fd);
+  // Some file systems cannot fsync a directory; the rename is then as durable as they make it.
+  if (result != 0 && error != EINVAL) return IoError("cannot fsync directory " + directory, error);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<AtomicFile> AtomicFile::Create(const std::string& path) {
+  std::string temporary = TemporaryName(path);
+  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return IoError("cannot create " + temporary, errno);
+  return AtomicFile(path, std::move(temporary), fd);
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept { *this = std::move(other); }
+
+AtomicFile& AtomicFile::operator=(AtomicFile&& other) noexcept {
+  if (this == &other) return *this;
+  Abandon();
+  path_ = std::move(other.path_);
+  temporary_ = std::move(other.temporary_);
+  fd_ = std::exchange(other.fd_, -1);
+  written_bytes_ = other.written_bytes_;
+  return *this;
+}
+
+AtomicFile::~AtomicFile() { Abandon(); }
+
+void AtomicFile::Abandon() {
+  if (fd_ < 0) return;
+  close(fd_);
+  fd_ = -1;
+  unlink(temporary_.c_str());
+}
+
+Status AtomicFile::Write(Bytes bytes) {
+  DF_RETURN_IF_ERROR(WriteAt(written_bytes_, bytes));
+  written_bytes_ += bytes.size();
+  return Status::Ok();
+}
+
+Status AtomicFile::WriteAt(uint64_t offset_bytes, Bytes bytes) {
+  DF_CHECK(fd_ >= 0);
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t written =
+        pwrite(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset_bytes + done));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return IoError("cannot write " + temporary_, errno);
+    }
+    done += static_cast<size_t>(written);
+  }
+  return Status::Ok();
+}
+
+Status AtomicFile::Commit() {
+  DF_CHECK(fd_ >= 0);
+  if (fsync(fd_) != 0) return IoError("cannot fsync " + temporary_, errno);
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return IoError("cannot rename " + temporary_ + " to " + path_, errno);
+  }
+  close(fd_);
+  fd_ = -1;
+  return SyncDirectoryOf(path_);
+}
+
+Status WriteFileAtomically(const std::string& path, std::string_view content) {
+  DF_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  DF_RETURN_IF_ERROR(file.Write(AsBytes(content)));
+  return file.Commit();
+}
+
+Result<AtomicDirectory> AtomicDirectory::Create(const std::string& target, Options options) {
+  std::string clean = WithoutTrailingSlash(target);
+  std::error_code error;
+  if (fs::exists(clean, error) && !options.replace) {
+    return FailedPrecondition(clean + " exists already; remove it, choose another name or allow replacing");
+  }
+  const fs::path parent = fs::path(clean).parent_path();
+  if (!parent.empty()) fs::create_directories(parent, error);
+  if (error) return IoError("cannot create directory " + parent.string(), error.value());
+  std::string temporary = TemporaryName(clean);
+  if (mkdir(temporary.c_str(), 0755) != 0) return IoError("cannot create directory " + temporary, errno);
+  return AtomicDirectory(std::move(clean), std::move(temporary), options);
+}
+
+AtomicDirectory::AtomicDirectory(AtomicDirectory&& other) noexcept
+    : target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, std::string())),
+      options_(other.options_) {}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (temporary_.empty()) return;
+  std::error_code ignored;  // a destructor has nobody to tell
+  fs::remove_all(temporary_, ignored);
+}
+
+Status AtomicDirectory::Commit() {
+  std::string replaced;
+  if (options_.replace && fs::exists(target_)) {
+    replaced = TemporaryName(target_);
+    if (std::rename(target_.c_str(), replaced.c_str()) != 0) return IoError("cannot move " + target_ + " away", errno);
+  }
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    const int error = errno;
+    if (!replaced.empty()) std::rename(replaced.c_str(), target_.c_str());
+    return IoError("cannot rename " + temporary_ + " to " + target_, error);
+  }
+  temporary_.clear();
+  std::error_code ignored;  // the target stands; a left-over of the old one harms nobody
+  if (!replaced.empty()) fs::remove_all(replaced, ignored);
+  return SyncDirectoryOf(target_);
+}
+
+Result<std::string> ReadFileBounded(const std::string& path, size_t max_bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return NotFound("no file " + path);
+    return IoError("cannot open " + path, errno);
+  }
+  struct Closer {
+    int fd;
+    ~Closer() { close(fd); }
+  } const closer{fd};
+  struct stat info = {};
+  if (fstat(fd, &info) != 0) return IoError("cannot stat " + path, errno);
+  if (!S_ISREG(info.st_mode)) return InvalidArgument(path + " is not a regular file");
+  if (static_cast<uint64_t>(info.st_size) > max_bytes) {
+    return ResourceExhausted(path + " has " + std::to_string(info.st_size) + " bytes, at most " +
+                             std::to_string(max_bytes) + " are accepted");
+  }
+  std::string content(static_cast<size_t>(info.st_size), '\0');
+  size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = pread(fd, content.data() + done, content.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return IoError("cannot read " + path, errno);
+    if (got == 0) break;  // shrank while being read
+    done += static_cast<size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+}  // namespace df

@@ -1,0 +1,72 @@
+// Files that appear whole or not at all: written under a temporary name beside the target, fsynced, renamed.
+#ifndef DELTAFOLD_BASE_ATOMIC_FILE_H_
+#define DELTAFOLD_BASE_ATOMIC_FILE_H_
+
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace df {
+
+// Sequential writer. Destroyed without Commit: the temporary file is removed. Thread-compatible.
+class AtomicFile {
+ public:
+  static Result<AtomicFile> Create(const std::string& path);
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) noexcept;
+  ~AtomicFile();
+
+  // The only errors are kIo (disk full, read-only, ...).
+  Status Write(Bytes bytes);
+  // Overwrites bytes already written (a header that is known only at the end).
+  Status WriteAt(uint64_t offset_bytes, Bytes bytes);
+  // Flushes, fsyncs, renames over the target, fsyncs the directory.
+  Status Commit();
+
+  uint64_t written_bytes() const { return written_bytes_; }
+
+ private:
+  AtomicFile(std::string path, std::string temporary, int fd)
+      : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
+  void Abandon();
+
+  std::string path_;
+  std::string temporary_;
+  int fd_ = -1;
+  uint64_t written_bytes_ = 0;
+};
+
+Status WriteFileAtomically(const std::string& path, std::string_view content);
+
+// A directory that appears whole or not at all. Files are written into path(); Commit renames it to the target. An
+// existing target is replaced only when `replace` is set. Destroyed without Commit: removed.
+class AtomicDirectory {
+ public:
+  struct Options {
+    bool replace = false;
+  };
+  static Result<AtomicDirectory> Create(const std::string& target, Options options);
+  AtomicDirectory(AtomicDirectory&& other) noexcept;
+  AtomicDirectory& operator=(AtomicDirectory&&) = delete;
+  ~AtomicDirectory();
+
+  const std::string& path() const { return temporary_; }
+  Status Commit();
+
+ private:
+  AtomicDirectory(std::string target, std::string temporary, Options options)
+      : target_(std::move(target)), temporary_(std::move(temporary)), options_(options) {}
+
+  std::string target_;
+  std::string temporary_;
+  Options options_;
+};
+
+// Reads a whole regular file of at most `max_bytes`; larger ones are refused with kResourceExhausted.
+Result<std::string> ReadFileBounded(const std::string& path, size_t max_bytes);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_BASE_ATOMIC_FILE_H_

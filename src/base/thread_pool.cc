@@ -1,0 +1,124 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+
+#include "base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace df {
+namespace {
+
+// A decode step calls ParallelFor some ten times a layer, microseconds apart: spinning that long spares a futex wake of
+// about 5 us each. Longer spins steal a neighbour's core.
+constexpr auto kSpinTime = std::chrono::microseconds(50);
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+template <typename Condition>
+bool SpinUntil(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (condition()) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(size_t n_threads) {
+  DF_CHECK(n_threads >= 1);
+  workers_.reserve(n_threads - 1);
+  for (size_t thread = 1; thread < n_threads; ++thread) {
+    workers_.emplace_back([this, thread] { Work(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_.store(true, std::memory_order_release);
+    epoch_.fetch_add(1, std::memory_order_release);
+  }
+  wake_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::RunPart(size_t thread) {
+  const size_t n_grains = (n_ + grain_ - 1) / grain_;
+  const size_t begin = std::min(n_, n_grains * thread / n_threads() * grain_);
+  const size_t end = std::min(n_, n_grains * (thread + 1) / n_threads() * grain_);
+  if (begin < end) part_(body_, begin, end, thread);
+}
+
+void ThreadPool::Run(size_t n, size_t grain, Part part, const void* body) {
+  if (n == 0) return;
+  DF_CHECK(grain > 0);
+  if (workers_.empty() || n <= grain) {
+    part(body, 0, n, 0);
+    return;
+  }
+  n_ = n;
+  grain_ = grain;
+  part_ = part;
+  body_ = body;
+  n_running_.store(workers_.size(), std::memory_order_relaxed);
+  {
+    // The lock pairs with the wait in Work: a worker about to park cannot miss the new epoch.
+    const std::lock_guard lock(mutex_);
+    epoch_.fetch_add(1, std::memory_order_release);  // publishes n_, grain_, part_, body_
+  }
+  wake_.notify_all();
+  RunPart(0);
+  // acquire: the parts' results are visible to the caller.
+  const auto done = [this] { return n_running_.load(std::memory_order_acquire) == 0; };
+  while (!SpinUntil(done)) std::this_thread::yield();
+}
+
+void ThreadPool::Work(size_t thread) {
+  uint64_t seen = 0;
+  while (true) {
+    const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
+    if (!SpinUntil(changed)) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, changed);
+    }
+    if (stopping_.load(std::memory_order_acquire)) return;
+    ++seen;
+    RunPart(thread);
+    n_running_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
+size_t UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  size_t cpus = std::thread::hardware_concurrency();
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) cpus = static_cast<size_t>(CPU_COUNT(&set));
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period_us = 0;
+  if (quota_file >> quota >> period_us && quota != "max" && period_us > 0) {
+    const double share = std::strtod(quota.c_str(), nullptr) / period_us;
+    if (share >= 1) cpus = std::min(cpus, static_cast<size_t>(share));
+  }
+  return std::max<size_t>(cpus, 1);
+}
+
+}  // namespace df
