@@ -1,0 +1,44 @@
+// The linear layer of a mixed batch: base product for all rows, each segment's delta folded in.
+//
+//   y = gain * ( W x + sum_p row_p * ((col_p * x) S_p^T) + sum_q scale_q (x A_q^T) B_q^T ) + bias
+//
+// where W is the base weight or the segment's raw replacement, and outputs listed in `rows` come from those rows instead.
+// Decode rows: base weights are read once for all of them, signs by exact permute tables. Prefill rows: one blocked GEMM
+// per segment, the signs folded into the weight tile while it is unpacked (W_eff exists as a tile only, in f32).
+// A step with both phases reads the base once for each. Cost: see cost.h.
+#ifndef DELTAFOLD_KERNELS_LINEAR_H_
+#define DELTAFOLD_KERNELS_LINEAR_H_
+
+#include <span>
+
+#include "kernels/packed.h"
+#include "tensor/kernel_context.h"
+#include "tensor/mat.h"
+
+namespace df::kernels {
+
+enum class Phase : uint8_t { kPrefill, kDecode };
+
+// Rows [begin, end) of the batch that share phase and variant. Segments are disjoint and ascending, and need not cover
+// every row; rows outside stay untouched.
+struct LinearSegment {
+  size_t begin = 0;
+  size_t end = 0;
+  Phase phase = Phase::kDecode;
+  const PackedDelta* delta = nullptr;  // null = base
+};
+
+struct LinearWeight {
+  PackedWeight weight;   // [d_out, d_in]
+  Buffer<float> bias;    // [d_out] or empty
+};
+
+// x [n, d_in] f32, y [n, >= max d_out] f32 (a segment writes its own d_out columns), not aliasing. Any alignment, any
+// stride >= cols. Sums run in f32 over fixed blocks of 512 columns: |y - exact| <= (512 + ceil(d_in/512)) * 2^-24 *
+// sum_k |x_k| |w_k|. Engine thread only.
+void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
+            MatView<const float> x, MatView<float> y);
+
+}  // namespace df::kernels
+
+#endif  // DELTAFOLD_KERNELS_LINEAR_H_
