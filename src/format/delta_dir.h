@@ -1,0 +1,88 @@
+// The delta directory, format version 1 (docs/formats/delta.md): delta_config.json, delta_model.safetensors (or shards with
+// an index), config.json, README.md and those text files that differ from the base.
+#ifndef DELTAFOLD_FORMAT_DELTA_DIR_H_
+#define DELTAFOLD_FORMAT_DELTA_DIR_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/checkpoint.h"
+#include "tensor/linear_delta.h"
+
+namespace df {
+
+struct DeltaMetadata {
+  std::string base_fingerprint;  // 32 hex digits
+  std::string base_quant = "none";
+  std::string content_digest;    // 32 hex digits, XXH3-128 of all tensors (name, dtype, shape, bytes) in name order
+};
+
+struct ShapeOfWeight {
+  size_t d_out = 0;
+  size_t d_in = 0;
+};
+
+// Immutable, thread-safe; all returned views live as long as it.
+class DeltaDirectory {
+ public:
+  // Reads and checks structure: metadata present and of a known version, every tensor name has a weight and a known suffix, dtypes,
+  // ranks and shapes agree with each other. Finite scales are checked here too (they are small); bits and raw values
+  // are covered by VerifyDigest.
+  static Result<std::shared_ptr<const DeltaDirectory>> Open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const DeltaMetadata& metadata() const { return metadata_; }
+  const ModelConfig& config() const { return config_; }          // the fine-tune's
+  const Json& delta_config() const { return delta_config_; }
+  // Every weight name that has an entry, sorted.
+  const std::vector<std::string>& weights() const { return weights_; }
+
+  // The change of matrix `weight`, whose base is [base.d_out, base.d_in] (rows may grow or shrink to `d_out`). Empty
+  // when absent. kCorrupt naming tensor, expected and found shape otherwise.
+  Result<LinearDelta> Linear(std::string_view weight, ShapeOfWeight base, size_t d_out) const;
+  // The replacement of a vector (norm, bias) of `size` elements, or nullopt.
+  Result<std::optional<TensorView>> Vector(std::string_view name, size_t size) const;
+
+  // Recomputes the content digest: kCorrupt on mismatch (bit flip), streaming over all bytes.
+  Status VerifyDigest() const;
+  Status CheckIntact() const;
+  uint64_t stored_bytes() const;
+
+ private:
+  DeltaDirectory() = default;
+  std::string directory_;
+  ModelConfig config_;
+  Json delta_config_;
+  DeltaMetadata metadata_;
+  std::vector<std::shared_ptr<const SafetensorsFile>> files_;
+  std::vector<std::string> weights_;
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
+};
+
+// Streams a new delta directory. Tensors arrive in any order in spooled pieces: each is appended to a temporary data file,
+// Commit lays them out by descending element size, computes the digest and renames the whole directory into place.
+class DeltaWriter {
+ public:
+  struct Options {
+    std::string base_fingerprint;
+    std::string base_name;        // for people: base_model_name_or_path
+    bool replace = false;
+  };
+  static Result<std::unique_ptr<DeltaWriter>> Create(const std::string& directory, Options options);
+  virtual ~DeltaWriter() = default;
+
+  virtual Status Add(const std::string& name, DType dtype, const Shape& shape, Bytes data) = 0;
+  // Stores every present part of `delta` under its names. Parts already stored under `name` are an error.
+  virtual Status AddLinear(const std::string& name, const LinearDelta& delta) = 0;
+  // A side file (config.json, README.md, tokenizer.json ...).
+  virtual Status AddFile(const std::string& file_name, std::string_view content) = 0;
+  // `summary` becomes delta_config.json's codec and quality report.
+  virtual Status Commit(const Json& summary) = 0;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_FORMAT_DELTA_DIR_H_
