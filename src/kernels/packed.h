@@ -64,6 +64,9 @@ struct PackedDelta {
   Buffer<float> gain_row;  // [d_out] or empty
   Buffer<float> bias;      // [d_out] or empty = the base's
 
+  bool IsBase() const {
+    return planes.empty() && low_rank.empty() && !rows && !raw && gain_row.empty() && bias.empty();
+  }
   // Memory held, everything counted.
   size_t bytes() const;
 };

@@ -1,0 +1,20 @@
+// The sub-commands of the one binary. Each file adds its own sub-command to the app; what it is bound to run sets the exit
+// code: 0 ok, 1 failed, 2 wrong usage.
+#ifndef DELTAFOLD_CLI_COMMAND_H_
+#define DELTAFOLD_CLI_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/status.h"
+
+namespace df::cli {
+
+// Prints "deltafold <command>: <message>" to stderr and returns the exit code of `status` (0 when ok).
+int Report(std::string_view command, const Status& status);
+
+void AddVersion(CLI::App& app, int& exit_code);
+
+}  // namespace df::cli
+
+#endif  // DELTAFOLD_CLI_COMMAND_H_

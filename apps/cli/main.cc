@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace df::cli {
+namespace {
+
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// What the words on offer come closest to `word`; empty when nothing is near.
+std::string Nearest(const std::string& word, const std::vector<std::string>& offered) {
+  std::string best;
+  size_t best_distance = word.size() / 3 + 2;
+  for (const std::string& candidate : offered) {
+    const size_t distance = EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+CLI::App& ParsedCommand(CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
+}
+
+int ReportUsage(CLI::App& app, const CLI::Error& error) {
+  CLI::App& command = ParsedCommand(app);
+  std::cerr << "deltafold: " << error.what() << "\n";
+  std::vector<std::string> offered;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) offered.push_back("--" + name);
+  }
+  for (const CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; })) offered.push_back(sub->get_name());
+  for (const std::string& extra : command.remaining(true)) {
+    const std::string near = Nearest(extra.substr(0, extra.find('=')), offered);
+    if (!near.empty()) std::cerr << "  did you mean " << near << "?\n";
+  }
+  const std::string name = &command == &app ? "" : command.get_name() + " ";
+  std::cerr << "  see: deltafold " << name << "--help\n";
+  return 2;
+}
+
+}  // namespace
+
+int Report(std::string_view command, const Status& status) {
+  if (status.ok()) return 0;
+  std::cerr << "deltafold " << command << ": " << status.message() << "\n";
+  return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"deltafold: a family of fine-tuned models from one copy of the base weights"};
+  app.name("deltafold");
+  app.require_subcommand(1);
+  int exit_code = 0;
+  AddVersion(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << ParsedCommand(app).help();
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return ReportUsage(app, error);
+  }
+  return exit_code;
+}
+
+}  // namespace df::cli
+
+int main(int argc, char** argv) { return df::cli::Main(argc, argv); }

@@ -1,0 +1,56 @@
+// engine/: continuous batching on one thread. Input: GenerationRequests from any thread; output: token events. A step takes
+// decode rows and prefill chunks of any variants together. Called by session.h, which speaks text.
+#ifndef DELTAFOLD_ENGINE_ENGINE_H_
+#define DELTAFOLD_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "engine/request.h"
+#include "model/weights.h"
+#include "tensor/dtype.h"
+
+namespace df {
+
+struct EngineOptions {
+  size_t n_threads = 0;                  // 0 = UsableCpus()
+  size_t max_num_seqs = 64;              // sequences in the running set
+  size_t max_num_batched_tokens = 512;   // rows a step: decode rows first, the rest prefill chunks
+  size_t max_model_len = 0;              // 0 = the base's max positions
+  size_t max_queued_requests = 1024;     // beyond: kResourceExhausted
+  DType kv_dtype = DType::kBf16;
+  uint64_t kv_cache_bytes = 0;           // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
+};
+
+// A snapshot for metrics; counters only grow.
+struct EngineStats {
+  uint64_t n_running = 0, n_waiting = 0;
+  uint64_t kv_blocks_used = 0, kv_blocks_total = 0;
+  uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0, steps = 0;
+  uint64_t weight_bytes = 0, kv_bytes = 0, activation_bytes = 0;
+};
+
+// Thread-safe. The destructor cancels what is left (reason kCancelled) and joins the engine thread.
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Create(std::shared_ptr<const BaseWeights> base, EngineOptions options);
+  virtual ~Engine() = default;
+
+  // Takes the request or refuses it at once: kInvalidArgument (prompt + 1 > max_model_len: message with both numbers; token
+  // out of range; empty), kResourceExhausted (queue full). Every accepted request ends with exactly one event that has `finish`.
+  virtual Status Submit(GenerationRequest request) = 0;
+  // Asks for the end of a request; its blocks are free within one step. Unknown ids are ignored.
+  virtual void Cancel(const std::string& id) = 0;
+
+  virtual EngineStats Stats() const = 0;
+  virtual const EngineOptions& options() const = 0;  // as resolved
+  virtual const BaseWeights& base() const = 0;
+  // False once the engine thread has not finished a step for 30 s with work at hand.
+  virtual bool Healthy() const = 0;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_ENGINE_ENGINE_H_

@@ -1,0 +1,74 @@
+// What a client of the engine asks for and what it is told: tokens in, token events out.
+#ifndef DELTAFOLD_ENGINE_REQUEST_H_
+#define DELTAFOLD_ENGINE_REQUEST_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/weights.h"
+
+namespace df {
+
+struct SamplingParams {
+  size_t max_tokens = 16;
+  size_t min_tokens = 0;
+  double temperature = 1.0;       // 0 = greedy
+  double top_p = 1.0;             // (0, 1]
+  int32_t top_k = 0;              // 0 or -1 = off
+  std::optional<uint64_t> seed;   // absent: the engine draws one
+  std::vector<int32_t> stop_ids;  // end the sequence; the stop token itself is reported but is no text
+  bool ignore_eos = false;
+};
+
+enum class FinishReason { kStop, kLength, kCancelled, kError };
+std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
+
+// One token, or (finish set) the end of the sequence; `token` -1 in an end without token.
+struct TokenEvent {
+  int32_t token = -1;
+  std::optional<FinishReason> finish;
+  Status status;                  // why, for kError and kCancelled
+  int64_t time_us = 0;            // engine clock
+};
+
+// The queue from the engine thread to one client. Thread-safe. Bounded by max_tokens + 1 small events.
+class EventQueue {
+ public:
+  // Called by the client once, before submitting: `wake` runs on the engine thread after each step with news and must not
+  // block (it posts to an executor).
+  void SetWaker(std::function<void()> wake);
+  // Client side: everything that arrived, in order; empty when nothing did.
+  std::vector<TokenEvent> TakeAll();
+  // Client side: waits for at least one event.
+  std::vector<TokenEvent> TakeAllBlocking();
+  // Engine side.
+  void Push(TokenEvent event);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+
+ public:
+  EventQueue();
+};
+
+struct GenerationRequest {
+  std::string id;                                    // unique; for logs
+  std::vector<int32_t> prompt;                       // [n] >= 1 token
+  std::shared_ptr<const VariantWeights> variant;     // null = base; kept alive until the end
+  std::string variant_name;                          // metrics label; "" = base
+  SamplingParams params;
+  std::vector<int32_t> eos_ids;                      // of the variant (config and generation config)
+  std::shared_ptr<EventQueue> events;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_ENGINE_REQUEST_H_

@@ -1,0 +1,64 @@
+// Text on top of the engine: template -> tokens -> stops -> text deltas. One for server, run and chat: stop strings,
+// templates and detokenising live here alone.
+#ifndef DELTAFOLD_ENGINE_SESSION_H_
+#define DELTAFOLD_ENGINE_SESSION_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "engine/engine.h"
+#include "store/registry.h"
+
+namespace df {
+
+struct TextRequest {
+  std::string id;
+  std::shared_ptr<const Variant> variant;            // from the registry; the base is one too
+  // Exactly one of: chat messages, text, token ids.
+  std::variant<Json, std::string, std::vector<int32_t>> prompt;
+  Json chat_template_kwargs = Json::object();        // chat only
+  bool add_generation_prompt = true;                 // chat only
+  bool add_special_tokens = true;                    // text only: BOS where the tokenizer has one
+  SamplingParams params;
+  std::vector<std::string> stop;                     // stop strings
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
+};
+
+struct TextDelta {
+  std::string text;                                  // may be empty in the last one
+  std::vector<int32_t> tokens;                       // tokens behind it (held-back text comes later)
+  std::optional<FinishReason> finish;                // set in the last one
+  std::optional<std::string> stop_reason;            // the stop string that matched
+  Status status;                                     // for kError / kCancelled
+};
+
+struct Usage {
+  size_t prompt_tokens = 0;
+  size_t completion_tokens = 0;
+};
+
+// One generation under way. Owned by its client, used from one thread at a time. Destroyed before the end: cancelled.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  // What arrived since the last call; empty vector = nothing yet. Text is held back only while it could still be part of a stop string
+  // or of an unfinished UTF-8 character; the concatenation equals the unstreamed text.
+  virtual std::vector<TextDelta> TakeAll() = 0;
+  virtual std::vector<TextDelta> TakeAllBlocking() = 0;
+  virtual const Usage& usage() const = 0;
+  virtual const std::vector<int32_t>& prompt() const = 0;
+  virtual void Cancel() = 0;
+};
+
+// Templates, tokenises, submits. `wake` as in EventQueue::SetWaker (may be empty for blocking clients). Errors are the client's
+// (kInvalidArgument naming the field, context length) or the engine's (kResourceExhausted).
+Result<std::unique_ptr<TextStream>> StartText(Engine& engine, TextRequest request, std::function<void()> wake);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_ENGINE_SESSION_H_

@@ -1,0 +1,51 @@
+// The only place that knows tensor names: which tensors an architecture reads, their shapes, and whether a checkpoint has them.
+#ifndef DELTAFOLD_MODEL_BIND_H_
+#define DELTAFOLD_MODEL_BIND_H_
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "format/checkpoint.h"
+#include "format/model_config.h"
+#include "format/peft_adapter.h"
+
+namespace df {
+
+enum class SlotKind { kEmbedding, kHead, kMatrix, kVector };
+
+// One tensor that the computation reads.
+struct Slot {
+  std::string name;  // "model.layers.3.mlp.up_proj.weight"
+  SlotKind kind = SlotKind::kMatrix;
+  size_t d_out = 0;  // rows; elements for a vector
+  size_t d_in = 0;   // columns; 1 for a vector
+
+  bool IsVector() const { return kind == SlotKind::kVector; }
+};
+
+inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
+inline constexpr char kHeadName[] = "lm_head.weight";
+inline constexpr char kFinalNormName[] = "model.norm.weight";
+
+// All slots in the order of computation; the head only when `tied` is false.
+std::vector<Slot> ListSlots(const ModelConfig& config, bool tied);
+
+// The linear modules that an adapter may target (without the head).
+std::vector<LinearModule> ListLinearModules(const ModelConfig& config);
+
+struct BoundCheckpoint {
+  bool tied = false;         // after a look at the stored head: one that differs from the embedding unties
+  std::vector<Slot> slots;   // every one is present with this shape and a float dtype
+};
+
+// Checks a checkpoint against its config: kCorrupt naming the first tensor that is absent or has the wrong shape or dtype (expected
+// and found), kUnsupported for a tensor that nothing would read. Old checkpoints' rotary inv_freq are ignored.
+Result<BoundCheckpoint> Bind(const Checkpoint& checkpoint);
+
+// base_fingerprint of a delta: XXH3-128 over the slots' tensors.
+Result<std::string> BaseFingerprint(const Checkpoint& checkpoint, const BoundCheckpoint& bound);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_MODEL_BIND_H_

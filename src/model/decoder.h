@@ -1,0 +1,60 @@
+// One step of the transformer over a mixed batch.
+#ifndef DELTAFOLD_MODEL_DECODER_H_
+#define DELTAFOLD_MODEL_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/kv_pool.h"
+#include "model/weights.h"
+#include "tensor/kernel_context.h"
+
+namespace df {
+
+// Rows [begin, end): consecutive tokens of one sequence, one variant, one phase.
+struct BatchSegment {
+  size_t begin = 0;
+  size_t end = 0;
+  kernels::Phase phase = kernels::Phase::kDecode;
+  const VariantWeights* variant = nullptr;  // null = base
+  size_t position = 0;                      // of the first row in its sequence
+  const int32_t* block_table = nullptr;     // pool blocks of the sequence from position 0, covering the last row
+};
+
+// A step's work. Segments are ascending and cover [0, tokens.size()); equal (variant, phase) should be neighbours: they
+// then share one pass over the signs.
+struct Batch {
+  std::vector<int32_t> tokens;          // [n_tokens], each below its variant's vocabulary
+  std::vector<BatchSegment> segments;
+  std::vector<size_t> logit_rows;       // ascending rows whose logits are wanted
+
+  void Clear() {
+    tokens.clear();
+    segments.clear();
+    logit_rows.clear();
+  }
+};
+
+// Engine thread only. Memory for activations grows to the largest batch seen and is then reused.
+class Decoder {
+ public:
+  explicit Decoder(std::shared_ptr<const BaseWeights> base);
+  ~Decoder();
+
+  // Writes K and V of every row and returns the logits of `logit_rows`: [logit_rows.size(), widest vocabulary] f32,
+  // valid until the next Step. A row's bits depend on its own sequence, variant and phase alone.
+  MatView<const float> Step(KernelContext& context, const Batch& batch, KvPool& kv);
+
+  const BaseWeights& base() const { return *base_; }
+  size_t activation_bytes() const;
+
+ private:
+  struct Activations;
+  std::shared_ptr<const BaseWeights> base_;
+  std::unique_ptr<Activations> act_;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_MODEL_DECODER_H_

@@ -1,0 +1,86 @@
+// model/: a decoder-only transformer on packed weights. Input: a Batch of rows of any variants; output: logits. Called by
+// engine/. `config -> layer -> decoder`: layer.cc is one transformer layer, decoder.cc the loop around it. Nothing here reads or
+// writes an activation: views go to kernels/.
+//
+// weights.h: what a base and a variant own, and how they are loaded (packed tensor by tensor; a variant's own matrix never
+// exists unless the delta stores one).
+#ifndef DELTAFOLD_MODEL_WEIGHTS_H_
+#define DELTAFOLD_MODEL_WEIGHTS_H_
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/checkpoint.h"
+#include "format/delta_dir.h"
+#include "format/peft_adapter.h"
+#include "kernels/linear.h"
+#include "model/bind.h"
+
+namespace df {
+
+// The seven matrices of a layer.
+enum class LinearSlot : size_t { kQ, kK, kV, kO, kGate, kUp, kDown };
+inline constexpr size_t kLinearSlots = 7;
+// The vectors of a layer; q and k norms are empty where the architecture has none.
+enum class NormSlot : size_t { kAttention, kFeedForward, kQuery, kKey };
+inline constexpr size_t kNormSlots = 4;
+
+struct LayerWeights {
+  std::array<kernels::LinearWeight, kLinearSlots> linear;
+  std::array<Buffer<float>, kNormSlots> norm;  // [d_model], [d_model], [head_dim], [head_dim]
+};
+
+// Immutable after LoadBase, thread-safe.
+struct BaseWeights {
+  ModelConfig config;
+  bool tied = false;
+  std::string fingerprint;               // 32 hex digits
+  kernels::LinearWeight embedding;       // [vocab, d_model]; the head too when tied
+  kernels::LinearWeight head;            // [vocab, d_model]; empty when tied
+  std::vector<LayerWeights> layers;      // [n_layers]
+  Buffer<float> final_norm;              // [d_model]
+  RopeFrequencies rope;
+  size_t bytes = 0;                      // memory held, everything counted
+
+  const kernels::LinearWeight& HeadWeight() const { return tied ? embedding : head; }
+};
+
+// Repacks tensor by tensor; mapped pages are given back behind, so that memory is one copy of the weights.
+Result<std::shared_ptr<const BaseWeights>> LoadBase(KernelContext& context, const Checkpoint& checkpoint);
+
+struct LayerDelta {
+  std::array<kernels::PackedDelta, kLinearSlots> linear;  // PackedDelta::IsBase() where unchanged
+  std::array<Buffer<float>, kNormSlots> norm;             // empty = the base's
+};
+
+enum class VariantKind { kDelta, kLora };
+
+// Immutable after loading, thread-safe. Refers to no base: the decoder is given both.
+struct VariantWeights {
+  VariantKind kind = VariantKind::kDelta;
+  ModelConfig config;
+  std::string digest;                        // content digest, 32 hex digits
+  std::vector<LayerDelta> layers;            // [n_layers]
+  kernels::PackedDelta embedding;            // d_out = the variant's vocabulary
+  // The head is `head_on_embedding ? base embedding : base head` with `HeadDelta()` applied.
+  bool head_on_embedding = false;
+  std::optional<kernels::PackedDelta> head;  // absent: tied, `embedding` serves both
+  Buffer<float> final_norm;                  // empty = the base's
+  std::optional<RopeFrequencies> rope;       // absent = the base's
+  size_t bytes = 0;                          // memory held, everything counted
+
+  const kernels::PackedDelta& HeadDelta() const { return head ? *head : embedding; }
+};
+
+// kFailedPrecondition when the delta was made for another base (both fingerprints are named).
+Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, const BaseWeights& base,
+                                                        const DeltaDirectory& delta);
+Result<std::shared_ptr<const VariantWeights>> LoadAdapter(KernelContext& context, const BaseWeights& base,
+                                                          const PeftAdapter& adapter);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_MODEL_WEIGHTS_H_

@@ -1,0 +1,66 @@
+// store/: names -> variants. Input: directories given by the operator; output: shared, immutable Variants. Called by the
+// commands at start and by server/ for every request. Everything registered is resident.
+#ifndef DELTAFOLD_STORE_REGISTRY_H_
+#define DELTAFOLD_STORE_REGISTRY_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/weights.h"
+#include "text/model_text.h"
+
+namespace df {
+
+// A served name: the base itself, a 1-bit delta or a LoRA adapter, with its own tokenizer, template and generation defaults.
+struct Variant {
+  std::string name;
+  std::string root;                                // the string the operator gave
+  std::shared_ptr<const VariantWeights> weights;   // null for the base
+  std::shared_ptr<const ModelText> text;           // the base's where the variant has none of its own
+  GenerationDefaults defaults;
+  std::vector<int32_t> eos_ids;
+  size_t max_model_len = 0;
+  uint64_t stored_bytes = 0;                       // on disk: weights only
+  int64_t created_unix = 0;
+
+  bool IsBase() const { return weights == nullptr; }
+  std::string_view KindName() const;               // "base", "delta", "lora"
+};
+
+// Thread-safe.
+class Registry {
+ public:
+  Registry(std::string base_name, std::shared_ptr<const Variant> base);
+
+  // kInvalidArgument for a bad name (empty, over 256 bytes, control characters, comma, quote, slash-dot paths), kFailedPrecondition
+  // when taken.
+  Status Add(std::shared_ptr<const Variant> variant);
+  // The variant called `name`; "base:variant" is accepted for any registered variant. nullptr when unknown.
+  std::shared_ptr<const Variant> FindOrNull(std::string_view name) const;
+  std::vector<std::shared_ptr<const Variant>> List() const;  // base first, then by name
+  const std::string& base_name() const { return base_name_; }
+  uint64_t ResidentWeightBytes() const;  // base + distinct variants
+
+ private:
+  std::string base_name_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<const Variant>, std::less<>> variants_;
+};
+
+struct LoadedBase {
+  std::shared_ptr<const BaseWeights> weights;
+  std::shared_ptr<const Variant> variant;
+};
+// Loads a model directory as the base.
+Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory);
+// Loads a delta or an adapter directory (the kind is read from its files) on that base.
+Result<std::shared_ptr<const Variant>> LoadVariant(KernelContext& context, const LoadedBase& base,
+                                                   const std::string& name, const std::string& directory);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_STORE_REGISTRY_H_
