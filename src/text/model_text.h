@@ -1,0 +1,38 @@
+// The text side of one model or variant: its tokenizer, its chat template and its special ids.
+//
+// Input:  a model directory (tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json).
+// Output: ModelText, shared by everything that turns requests of this model into token ids and ids into text.
+// Called by: store (one per variant), engine/session, inspect.
+#ifndef DELTAFOLD_TEXT_MODEL_TEXT_H_
+#define DELTAFOLD_TEXT_MODEL_TEXT_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace df {
+
+// Immutable after loading, thread-safe; copies share the tables.
+struct ModelText {
+  std::shared_ptr<const Tokenizer> tokenizer;         // never null
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: this model has none
+  std::optional<int32_t> bos_id;  // as tokenizer_config.json names them; absent when it names none
+  std::optional<int32_t> eos_id;
+  std::optional<int32_t> pad_id;
+  std::vector<int32_t> stop_ids;  // ascending: eos_id and the eos_token_id of generation_config.json
+};
+
+// Reads what `directory` holds; what it lacks is taken from `base` (null: none): the tokenizer, the chat template, and
+// the special ids and stop ids, each on its own. A tokenizer.json with the bytes of the base's shares its tables.
+// The only errors are kNotFound (no tokenizer.json and no base), those of Tokenizer::Load and ChatTemplate::Compile,
+// and kCorrupt (tokenizer_config.json or generation_config.json; a named special token that the tokenizer lacks).
+Result<ModelText> LoadModelText(const std::string& directory, const ModelText* base = nullptr);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_TEXT_MODEL_TEXT_H_
