@@ -1,11 +1,12 @@
-// engine/: continuous batching on one thread. Input: GenerationRequests from any thread; output: token events. A step takes
-// decode rows and prefill chunks of any variants together. Called by session.h, which speaks text.
+// engine/: continuous batching on one thread. Input: GenerationRequests from any thread; output: token events. A step
+// takes decode rows and prefill chunks of any variants together. Called by session.h, which speaks text.
 #ifndef DELTAFOLD_ENGINE_ENGINE_H_
 #define DELTAFOLD_ENGINE_ENGINE_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "engine/request.h"
@@ -15,13 +16,13 @@
 namespace df {
 
 struct EngineOptions {
-  size_t n_threads = 0;                  // 0 = UsableCpus()
-  size_t max_num_seqs = 64;              // sequences in the running set
-  size_t max_num_batched_tokens = 512;   // rows a step: decode rows first, the rest prefill chunks
-  size_t max_model_len = 0;              // 0 = the base's max positions
-  size_t max_queued_requests = 1024;     // beyond: kResourceExhausted
+  size_t n_threads = 0;                 // 0 = UsableCpus()
+  size_t max_num_seqs = 64;             // sequences in the running set; at most max_num_batched_tokens
+  size_t max_num_batched_tokens = 512;  // rows a step: decode rows first, the rest prefill chunks
+  size_t max_model_len = 0;             // 0 = the base's max positions, less if the KV cache cannot hold them
+  size_t max_queued_requests = 1024;    // beyond: kResourceExhausted
   DType kv_dtype = DType::kBf16;
-  uint64_t kv_cache_bytes = 0;           // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
+  uint64_t kv_cache_bytes = 0;  // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
 };
 
 // A snapshot for metrics; counters only grow.
@@ -32,14 +33,25 @@ struct EngineStats {
   uint64_t weight_bytes = 0, kv_bytes = 0, activation_bytes = 0;
 };
 
+// "--kv-cache-dtype": "auto" (bf16 for bf16 checkpoints, else f32), "bf16" or "f32"; kInvalidArgument otherwise.
+Result<DType> ParseKvDtype(std::string_view flag, const BaseWeights& base);
+
+// Whether a refusal by Submit or StartText says that the prompt does not fit the context (OpenAI's
+// context_length_exceeded).
+bool IsContextLengthExceeded(const Status& status);
+
 // Thread-safe. The destructor cancels what is left (reason kCancelled) and joins the engine thread.
 class Engine {
  public:
+  // The only errors are kInvalidArgument (an option out of range, named) and kFailedPrecondition (the KV cache does not
+  // fit into free memory, or cannot hold one sequence of max_model_len: both numbers are named).
   static Result<std::unique_ptr<Engine>> Create(std::shared_ptr<const BaseWeights> base, EngineOptions options);
   virtual ~Engine() = default;
 
-  // Takes the request or refuses it at once: kInvalidArgument (prompt + 1 > max_model_len: message with both numbers; token
-  // out of range; empty), kResourceExhausted (queue full). Every accepted request ends with exactly one event that has `finish`.
+  // Takes the request or refuses it at once: kInvalidArgument (prompt + 1 > context length of the variant here: message
+  // with both numbers; a prompt token out of range; an empty prompt; a parameter out of range, named),
+  // kResourceExhausted (queue full), kUnavailable (shutting down). Every accepted request ends with exactly one event
+  // that has `finish`.
   virtual Status Submit(GenerationRequest request) = 0;
   // Asks for the end of a request; its blocks are free within one step. Unknown ids are ignored.
   virtual void Cancel(const std::string& id) = 0;

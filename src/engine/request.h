@@ -17,13 +17,13 @@
 namespace df {
 
 struct SamplingParams {
-  size_t max_tokens = 16;
-  size_t min_tokens = 0;
-  double temperature = 1.0;       // 0 = greedy
-  double top_p = 1.0;             // (0, 1]
-  int32_t top_k = 0;              // 0 or -1 = off
-  std::optional<uint64_t> seed;   // absent: the engine draws one
-  std::vector<int32_t> stop_ids;  // end the sequence; the stop token itself is reported but is no text
+  std::optional<size_t> max_tokens;  // >= 1; absent: up to the end of the context
+  size_t min_tokens = 0;             // until then stop ids and stop strings do not end the sequence
+  double temperature = 1.0;          // 0 = greedy
+  double top_p = 1.0;                // (0, 1]
+  int32_t top_k = 0;                 // 0 or -1 = off
+  std::optional<uint64_t> seed;      // given: the answer depends on the request alone; absent: the engine draws one
+  std::vector<int32_t> stop_ids;     // end the sequence; the stop token itself is reported and counted but is no text
   bool ignore_eos = false;
 };
 
@@ -34,15 +34,16 @@ std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "a
 struct TokenEvent {
   int32_t token = -1;
   std::optional<FinishReason> finish;
-  Status status;                  // why, for kError and kCancelled
-  int64_t time_us = 0;            // engine clock
+  Status status;        // why, for kError and kCancelled
+  int64_t time_us = 0;  // SteadyClock
 };
 
 // The queue from the engine thread to one client. Thread-safe. Bounded by max_tokens + 1 small events.
 class EventQueue {
  public:
-  // Called by the client once, before submitting: `wake` runs on the engine thread after each step with news and must not
-  // block (it posts to an executor).
+  EventQueue();
+  // Called by the client once, before submitting: `wake` runs on the engine thread after each step with news and must
+  // not block (it posts to an executor).
   void SetWaker(std::function<void()> wake);
   // Client side: everything that arrived, in order; empty when nothing did.
   std::vector<TokenEvent> TakeAll();
@@ -54,19 +55,17 @@ class EventQueue {
  private:
   struct State;
   std::shared_ptr<State> state_;
-
- public:
-  EventQueue();
 };
 
 struct GenerationRequest {
-  std::string id;                                    // unique; for logs
-  std::vector<int32_t> prompt;                       // [n] >= 1 token
-  std::shared_ptr<const VariantWeights> variant;     // null = base; kept alive until the end
-  std::string variant_name;                          // metrics label; "" = base
+  std::string id;                                 // unique; for logs
+  std::vector<int32_t> prompt;                    // [n] >= 1 token
+  std::shared_ptr<const VariantWeights> variant;  // null = base; kept alive until the end
+  std::string variant_name;                       // metrics label; "" = base
   SamplingParams params;
-  std::vector<int32_t> eos_ids;                      // of the variant (config and generation config)
-  std::shared_ptr<EventQueue> events;
+  std::vector<int32_t> eos_ids;        // of the variant (config and generation config)
+  std::shared_ptr<EventQueue> events;  // never null
+  std::optional<int64_t> timeout_ms;   // from Submit on; then kCancelled with kDeadlineExceeded
 };
 
 }  // namespace df

@@ -3,6 +3,7 @@
 #ifndef DELTAFOLD_ENGINE_SESSION_H_
 #define DELTAFOLD_ENGINE_SESSION_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,24 +18,36 @@ namespace df {
 
 struct TextRequest {
   std::string id;
-  std::shared_ptr<const Variant> variant;            // from the registry; the base is one too
+  std::shared_ptr<const Variant> variant;  // from the registry; the base is one too
   // Exactly one of: chat messages, text, token ids.
   std::variant<Json, std::string, std::vector<int32_t>> prompt;
-  Json chat_template_kwargs = Json::object();        // chat only
-  bool add_generation_prompt = true;                 // chat only
-  bool add_special_tokens = true;                    // text only: BOS where the tokenizer has one
+  Json chat_template_kwargs = Json::object();  // chat only
+  bool add_generation_prompt = true;           // chat only
+  bool add_special_tokens = true;              // text only: BOS where the tokenizer has one
+  bool parse_special_tokens = true;            // text only: the text is the whole model input, so control tokens it
+                                               // spells out are meant; chat content never becomes one
   SamplingParams params;
-  std::vector<std::string> stop;                     // stop strings
+  std::vector<std::string> stop;  // stop strings
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
+  std::optional<int64_t> timeout_ms;  // as in GenerationRequest
 };
 
+// Sampling as the variant's generation_config.json wants it: the values for whatever a request leaves open.
+SamplingParams DefaultSampling(const Variant& variant);
+
+// Tokens that prompt and answer of this variant may have together on this engine.
+size_t ContextLength(const Engine& engine, const Variant& variant);
+
+// Bounds of `stop`: together at most this many bytes, so that a queue of requests cannot hold much memory.
+inline constexpr size_t kMaxStopBytes = size_t{64} << 10;
+
 struct TextDelta {
-  std::string text;                                  // may be empty in the last one
-  std::vector<int32_t> tokens;                       // tokens behind it (held-back text comes later)
-  std::optional<FinishReason> finish;                // set in the last one
-  std::optional<std::string> stop_reason;            // the stop string that matched
-  Status status;                                     // for kError / kCancelled
+  std::string text;                        // complete UTF-8; empty only in the last one
+  std::vector<int32_t> tokens;             // tokens behind it (held-back text comes later)
+  std::optional<FinishReason> finish;      // set in the last one
+  std::optional<std::string> stop_reason;  // the stop string that matched
+  Status status;                           // for kError / kCancelled
 };
 
 struct Usage {
@@ -46,8 +59,8 @@ struct Usage {
 class TextStream {
  public:
   virtual ~TextStream() = default;
-  // What arrived since the last call; empty vector = nothing yet. Text is held back only while it could still be part of a stop string
-  // or of an unfinished UTF-8 character; the concatenation equals the unstreamed text.
+  // What arrived since the last call; empty vector = nothing yet. Text is held back only while it could still be part
+  // of a stop string or of an unfinished UTF-8 character; the concatenation equals the unstreamed text.
   virtual std::vector<TextDelta> TakeAll() = 0;
   virtual std::vector<TextDelta> TakeAllBlocking() = 0;
   virtual const Usage& usage() const = 0;
@@ -55,8 +68,10 @@ class TextStream {
   virtual void Cancel() = 0;
 };
 
-// Templates, tokenises, submits. `wake` as in EventQueue::SetWaker (may be empty for blocking clients). Errors are the client's
-// (kInvalidArgument naming the field, context length) or the engine's (kResourceExhausted).
+// Templates, tokenises, submits. `wake` as in EventQueue::SetWaker (may be empty for blocking clients). Errors are the
+// client's (kInvalidArgument naming the field; IsContextLengthExceeded tells which; kFailedPrecondition: no chat
+// template) or the engine's (kResourceExhausted: queue full; kUnavailable). A text that matches several stop strings
+// ends before the one that is complete first; of those complete at once, before the longest.
 Result<std::unique_ptr<TextStream>> StartText(Engine& engine, TextRequest request, std::function<void()> wake);
 
 }  // namespace df
