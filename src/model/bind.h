@@ -39,6 +39,14 @@ struct BoundCheckpoint {
   std::vector<Slot> slots;   // every one is present with this shape and a float dtype
 };
 
+// Whether a variant's head is its own embedding. `base.tied` is what Bind found. A delta stores `lm_head.weight` (coded against
+// the base's head, or against its embedding when the base is tied) whenever this rule, asked without it, is wrong.
+struct BoundBase {
+  bool tied = false;
+  const ModelConfig* config = nullptr;
+};
+bool VariantIsTied(const BoundBase& base, const ModelConfig& variant, bool stores_head);
+
 // Checks a checkpoint against its config: kCorrupt naming the first tensor that is absent or has the wrong shape or dtype (expected
 // and found), kUnsupported for a tensor that nothing would read. Old checkpoints' rotary inv_freq are ignored.
 Result<BoundCheckpoint> Bind(const Checkpoint& checkpoint);

@@ -50,9 +50,14 @@ class Decoder {
   size_t activation_bytes() const;
 
  private:
-  struct Activations;
+  struct Memory;  // activations and the step's segments, reused from step to step
+
+  void DivideRows(const Batch& batch);
+  void Embed(KernelContext& context, const Batch& batch);
+  MatView<const float> Head(KernelContext& context, const Batch& batch);
+
   std::shared_ptr<const BaseWeights> base_;
-  std::unique_ptr<Activations> act_;
+  std::unique_ptr<Memory> memory_;
 };
 
 }  // namespace df

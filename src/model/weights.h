@@ -18,15 +18,9 @@
 #include "format/peft_adapter.h"
 #include "kernels/linear.h"
 #include "model/bind.h"
+#include "model/slots.h"
 
 namespace df {
-
-// The seven matrices of a layer.
-enum class LinearSlot : size_t { kQ, kK, kV, kO, kGate, kUp, kDown };
-inline constexpr size_t kLinearSlots = 7;
-// The vectors of a layer; q and k norms are empty where the architecture has none.
-enum class NormSlot : size_t { kAttention, kFeedForward, kQuery, kKey };
-inline constexpr size_t kNormSlots = 4;
 
 struct LayerWeights {
   std::array<kernels::LinearWeight, kLinearSlots> linear;

@@ -1,0 +1,150 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+
+#include "kernels/embed.h"
+#include "kernels/rope.h"
+#include "kernels/rows.h"
+#include "model/layer.h"
+
+namespace df {
+
+struct Decoder::Memory {
+  // A matrix that keeps its largest size.
+  struct Grown {
+    Mat<float> mat;
+    MatView<float> View(size_t n_rows, size_t n_cols) {
+      if (mat.rows() < n_rows || mat.cols() < n_cols) {
+        mat = Mat<float>();  // first give back, then take
+        mat = Mat<float>(n_rows, n_cols);
+      }
+      return {mat.view().data, n_rows, n_cols};
+    }
+  };
+
+  Grown x, normed, q, k, v, attended, projected, gate, up, cos, sin;
+  Grown last;      // [n_logit_rows, d_model] rows of x whose logits are wanted
+  Grown logits;    // [n_logit_rows, vocab]
+  Activations act;
+  StepRows rows;
+  std::vector<RowGroup> head_groups;           // groups over the rows of `last`
+  std::vector<int32_t> positions;              // [n_tokens]
+  std::vector<kernels::RopeSegment> rope;      // [groups]
+
+  std::array<const Grown*, 13> All() const {
+    return {&x, &normed, &q, &k, &v, &attended, &projected, &gate, &up, &cos, &sin, &last, &logits};
+  }
+
+  void Resize(const ModelConfig& config, size_t n_tokens) {
+    const size_t d_q = config.n_heads * config.head_dim;
+    const size_t d_kv = config.n_kv_heads * config.head_dim;
+    act = {.x = x.View(n_tokens, config.d_model),
+           .normed = normed.View(n_tokens, config.d_model),
+           .q = q.View(n_tokens, d_q),
+           .k = k.View(n_tokens, d_kv),
+           .v = v.View(n_tokens, d_kv),
+           .attended = attended.View(n_tokens, d_q),
+           .projected = projected.View(n_tokens, config.d_model),
+           .gate = gate.View(n_tokens, config.d_ff),
+           .up = up.View(n_tokens, config.d_ff),
+           .cos = cos.View(n_tokens, config.head_dim / 2),
+           .sin = sin.View(n_tokens, config.head_dim / 2)};
+  }
+};
+
+Decoder::Decoder(std::shared_ptr<const BaseWeights> base)
+    : base_(std::move(base)), memory_(std::make_unique<Memory>()) {}
+
+Decoder::~Decoder() = default;
+
+size_t Decoder::activation_bytes() const {
+  size_t bytes = 0;
+  for (const Memory::Grown* grown : memory_->All()) bytes += grown->mat.size_bytes();
+  return bytes;
+}
+
+MatView<const float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool& kv) {
+  memory_->Resize(base_->config, batch.tokens.size());
+  DivideRows(batch);
+  Embed(context, batch);
+  for (size_t layer = 0; layer < base_->config.n_layers; ++layer) {
+    DecoderLayer(context, *base_, layer, memory_->rows, memory_->act, kv.Layer(layer));
+  }
+  return Head(context, batch);
+}
+
+void Decoder::DivideRows(const Batch& batch) {
+  Memory& m = *memory_;
+  m.rows.groups.clear();
+  m.rows.sequences.clear();
+  m.positions.clear();
+  for (const BatchSegment& segment : batch.segments) {
+    m.rows.sequences.push_back(
+        {segment.begin, segment.end, segment.phase, segment.position, segment.block_table});
+    for (size_t i = 0; i < segment.end - segment.begin; ++i) {
+      m.positions.push_back(static_cast<int32_t>(segment.position + i));
+    }
+    std::vector<RowGroup>& groups = m.rows.groups;
+    if (!groups.empty() && groups.back().variant == segment.variant && groups.back().phase == segment.phase) {
+      groups.back().end = segment.end;
+    } else {
+      groups.push_back({segment.begin, segment.end, segment.phase, segment.variant});
+    }
+  }
+  DF_CHECK(m.positions.size() == batch.tokens.size());
+}
+
+void Decoder::Embed(KernelContext& context, const Batch& batch) {
+  Memory& m = *memory_;
+  m.rows.linear.clear();
+  m.rope.clear();
+  for (const RowGroup& group : m.rows.groups) {
+    const VariantWeights* variant = group.variant;
+    const RopeFrequencies& rope = variant && variant->rope ? *variant->rope : base_->rope;
+    m.rope.push_back({group.begin, group.end, rope.inv_freq.data(), rope.magnitude});
+    m.rows.linear.push_back({group.begin, group.end, group.phase, variant ? &variant->embedding : nullptr});
+  }
+  kernels::Embed(context, base_->embedding.weight, m.rows.linear, batch.tokens, m.act.x);
+  kernels::RopeAngles(context, m.rope, m.positions, m.act.cos, m.act.sin);
+}
+
+MatView<const float> Decoder::Head(KernelContext& context, const Batch& batch) {
+  Memory& m = *memory_;
+  const ModelConfig& config = base_->config;
+  // The groups again, over the gathered rows only.
+  m.head_groups.clear();
+  size_t vocab = config.vocab;
+  size_t row = 0;
+  for (const RowGroup& group : m.rows.groups) {
+    const size_t begin = row;
+    while (row < batch.logit_rows.size() && batch.logit_rows[row] < group.end) ++row;
+    if (begin < row) m.head_groups.push_back({begin, row, group.phase, group.variant});
+    if (group.variant) vocab = std::max(vocab, group.variant->config.vocab);
+  }
+  const MatView<float> last = m.last.View(row, config.d_model);
+  const MatView<float> logits = m.logits.View(row, vocab);
+  kernels::GatherRows(context, m.act.x, batch.logit_rows, last);
+
+  m.rows.norm.clear();
+  for (const RowGroup& group : m.head_groups) {
+    const bool own = group.variant && !group.variant->final_norm.empty();
+    m.rows.norm.push_back({group.begin, group.end, own ? group.variant->final_norm.data() : base_->final_norm.data()});
+  }
+  kernels::RmsNorm(context, m.rows.norm, static_cast<float>(config.rms_eps), last, last);
+
+  // A variant may tie its head where the base does not: such rows read the embedding instead of the base's head.
+  for (const bool on_embedding : {false, true}) {
+    m.rows.linear.clear();
+    for (const RowGroup& group : m.head_groups) {
+      const bool reads_embedding = group.variant ? group.variant->head_on_embedding : base_->tied;
+      if (reads_embedding != on_embedding) continue;
+      m.rows.linear.push_back(
+          {group.begin, group.end, group.phase, group.variant ? &group.variant->HeadDelta() : nullptr});
+    }
+    if (m.rows.linear.empty()) continue;
+    kernels::Linear(context, on_embedding ? base_->embedding : base_->head, m.rows.linear, last, logits);
+  }
+  return logits;
+}
+
+}  // namespace df
