@@ -1,5 +1,5 @@
-// The sub-commands of the one binary. Each file adds its own sub-command to the app; what it is bound to run sets the exit
-// code: 0 ok, 1 failed, 2 wrong usage.
+// The sub-commands of the one binary. Each file adds its own sub-command to the app; what it is bound to run sets the
+// exit code: 0 ok, 1 failed, 2 wrong usage.
 #ifndef DELTAFOLD_CLI_COMMAND_H_
 #define DELTAFOLD_CLI_COMMAND_H_
 

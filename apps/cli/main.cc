@@ -49,7 +49,8 @@ int ReportUsage(CLI::App& app, const CLI::Error& error) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) offered.push_back("--" + name);
   }
-  for (const CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; })) offered.push_back(sub->get_name());
+  for (const CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; }))
+    offered.push_back(sub->get_name());
   for (const std::string& extra : command.remaining(true)) {
     const std::string near = Nearest(extra.substr(0, extra.find('=')), offered);
     if (!near.empty()) std::cerr << "  did you mean " << near << "?\n";

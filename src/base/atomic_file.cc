@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 // Unique within the process; the process id makes it unique on the machine.
 std::string TemporaryName(const std::string& path) {
   static std::atomic<uint64_t> counter{0};
-  return path + ".tmp-" + std::to_string(getpid()) + "-" + std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
+  return path + ".tmp-" + std::to_string(getpid()) + "-" +
+         std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
 }
 
 std::string WithoutTrailingSlash(std::string path) {

@@ -14,9 +14,7 @@ namespace df {
 using Bytes = std::span<const uint8_t>;
 using MutableBytes = std::span<uint8_t>;
 
-inline Bytes AsBytes(std::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
+inline Bytes AsBytes(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
 
 template <typename T>
   requires std::is_trivially_copyable_v<T>
@@ -24,9 +22,7 @@ Bytes AsBytes(std::span<const T> values) {
   return {reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()};
 }
 
-inline std::string_view AsText(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+inline std::string_view AsText(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 // Reads one T from possibly unaligned bytes (mapped files may be misaligned).
 template <typename T>

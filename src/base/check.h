@@ -6,9 +6,10 @@ namespace df::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace df::internal
 
-#define DF_CHECK(condition)                                                              \
-  do {                                                                                   \
-    if (!(condition)) [[unlikely]] ::df::internal::CheckFailed(__FILE__, __LINE__, #condition); \
+#define DF_CHECK(condition)                                        \
+  do {                                                             \
+    if (!(condition)) [[unlikely]]                                 \
+      ::df::internal::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)
 
 #endif  // DELTAFOLD_BASE_CHECK_H_

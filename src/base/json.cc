@@ -31,7 +31,8 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& value) override {
-    if (!frames_.back().keys.insert(value).second) return Fail(Corrupt("duplicate key \"" + value.substr(0, 80) + "\""));
+    if (!frames_.back().keys.insert(value).second)
+      return Fail(Corrupt("duplicate key \"" + value.substr(0, 80) + "\""));
     frames_.back().key = std::move(value);
     return true;
   }
@@ -94,8 +95,7 @@ Status WrongType(std::string_view key, std::string_view expected, const Json& go
 Status Missing(std::string_view key) { return InvalidArgument("\"" + std::string(key) + "\" is missing"); }
 
 Result<int64_t> ToInt(std::string_view key, const Json& value, IntRange range) {
-  const std::string expected =
-      "an integer from " + std::to_string(range.min) + " to " + std::to_string(range.max);
+  const std::string expected = "an integer from " + std::to_string(range.min) + " to " + std::to_string(range.max);
   if (!value.is_number_integer()) return WrongType(key, expected, value);
   if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
     return WrongType(key, expected, value);

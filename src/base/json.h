@@ -20,7 +20,8 @@ struct JsonLimits {
   size_t max_bytes = size_t{16} << 20;
 };
 
-// The only errors are kCorrupt (not JSON; the message has the byte position) and kResourceExhausted (too deep, too big).
+// The only errors are kCorrupt (not JSON; the message has the byte position) and kResourceExhausted (too deep, too
+// big).
 Result<Json> ParseJson(std::string_view text, JsonLimits limits = {});
 Result<Json> ReadJsonFile(const std::string& path, JsonLimits limits = {});
 
@@ -30,12 +31,12 @@ struct IntRange {
   int64_t min = INT64_MIN;
   int64_t max = INT64_MAX;
 };
-Result<int64_t> JsonInt(const Json& object, std::string_view key, IntRange range);                    // required
+Result<int64_t> JsonInt(const Json& object, std::string_view key, IntRange range);  // required
 Result<int64_t> JsonIntOr(const Json& object, std::string_view key, IntRange range, int64_t otherwise);
-Result<double> JsonNumber(const Json& object, std::string_view key);                                  // required, finite
+Result<double> JsonNumber(const Json& object, std::string_view key);  // required, finite
 Result<double> JsonNumberOr(const Json& object, std::string_view key, double otherwise);
 Result<bool> JsonBoolOr(const Json& object, std::string_view key, bool otherwise);
-Result<std::string> JsonString(const Json& object, std::string_view key);                             // required
+Result<std::string> JsonString(const Json& object, std::string_view key);  // required
 Result<std::string> JsonStringOr(const Json& object, std::string_view key, std::string_view otherwise);
 
 // The member, or nullptr when absent or null.

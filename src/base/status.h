@@ -68,15 +68,26 @@ Status IoError(std::string_view what, int error);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                             // NOLINT(google-explicit-constructor)
-  Result(Status status) : status_(std::move(status)) { DF_CHECK(!status_.ok()); }  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Status status) : status_(std::move(status)) {
+    DF_CHECK(!status_.ok());
+  }  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
 
-  T& value() & { DF_CHECK(ok()); return *value_; }
-  const T& value() const& { DF_CHECK(ok()); return *value_; }
-  T&& value() && { DF_CHECK(ok()); return std::move(*value_); }
+  T& value() & {
+    DF_CHECK(ok());
+    return *value_;
+  }
+  const T& value() const& {
+    DF_CHECK(ok());
+    return *value_;
+  }
+  T&& value() && {
+    DF_CHECK(ok());
+    return std::move(*value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -92,8 +103,8 @@ class [[nodiscard]] Result {
 #define DF_CONCAT(a, b) DF_CONCAT_INNER(a, b)
 
 // Returns the failure of `expr` (a Status) from the enclosing function.
-#define DF_RETURN_IF_ERROR(expr)                      \
-  do {                                                \
+#define DF_RETURN_IF_ERROR(expr)                                               \
+  do {                                                                         \
     if (::df::Status df_status_ = (expr); !df_status_.ok()) return df_status_; \
   } while (false)
 

@@ -28,9 +28,12 @@ class ThreadPool {
   // only. Returns when all are done. No allocation.
   template <typename Body>
   void ParallelFor(size_t n, size_t grain, const Body& body) {
-    Run(n, grain, [](const void* b, size_t begin, size_t end, size_t thread) {
-      (*static_cast<const Body*>(b))(begin, end, thread);
-    }, &body);
+    Run(
+        n, grain,
+        [](const void* b, size_t begin, size_t end, size_t thread) {
+          (*static_cast<const Body*>(b))(begin, end, thread);
+        },
+        &body);
   }
 
  private:
@@ -43,8 +46,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::atomic<uint64_t> epoch_{0};     // counts ParallelFor calls; a change starts the workers
-  std::atomic<size_t> n_running_{0};   // workers that have not finished the current call
+  std::atomic<uint64_t> epoch_{0};    // counts ParallelFor calls; a change starts the workers
+  std::atomic<size_t> n_running_{0};  // workers that have not finished the current call
   std::atomic<bool> stopping_{false};
   size_t n_ = 0;
   size_t grain_ = 1;

@@ -37,7 +37,8 @@ bool SameContent(const TensorView& a, const TensorView& b) {
   return a.dtype == b.dtype && a.shape == b.shape && std::memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0;
 }
 
-// A head stored beside a tied embedding counts only where it differs from it (80-reference facts: the stored head wins).
+// A head stored beside a tied embedding counts only where it differs from it (80-reference facts: the stored head
+// wins).
 bool IsTied(const Checkpoint& checkpoint) {
   if (!checkpoint.config().tied_head) return false;
   const StoredTensor* head = checkpoint.FindOrNull(kHeadName);

@@ -1,4 +1,5 @@
-// The only place that knows tensor names: which tensors an architecture reads, their shapes, and whether a checkpoint has them.
+// The only place that knows tensor names: which tensors an architecture reads, their shapes, and whether a checkpoint
+// has them.
 #ifndef DELTAFOLD_MODEL_BIND_H_
 #define DELTAFOLD_MODEL_BIND_H_
 
@@ -35,20 +36,22 @@ std::vector<Slot> ListSlots(const ModelConfig& config, bool tied);
 std::vector<LinearModule> ListLinearModules(const ModelConfig& config);
 
 struct BoundCheckpoint {
-  bool tied = false;         // after a look at the stored head: one that differs from the embedding unties
-  std::vector<Slot> slots;   // every one is present with this shape and a float dtype
+  bool tied = false;        // after a look at the stored head: one that differs from the embedding unties
+  std::vector<Slot> slots;  // every one is present with this shape and a float dtype
 };
 
-// Whether a variant's head is its own embedding. `base.tied` is what Bind found. A delta stores `lm_head.weight` (coded against
-// the base's head, or against its embedding when the base is tied) whenever this rule, asked without it, is wrong.
+// Whether a variant's head is its own embedding. `base.tied` is what Bind found. A delta stores `lm_head.weight` (coded
+// against the base's head, or against its embedding when the base is tied) whenever this rule, asked without it, is
+// wrong.
 struct BoundBase {
   bool tied = false;
   const ModelConfig* config = nullptr;
 };
 bool VariantIsTied(const BoundBase& base, const ModelConfig& variant, bool stores_head);
 
-// Checks a checkpoint against its config: kCorrupt naming the first tensor that is absent or has the wrong shape or dtype (expected
-// and found), kUnsupported for a tensor that nothing would read. Old checkpoints' rotary inv_freq are ignored.
+// Checks a checkpoint against its config: kCorrupt naming the first tensor that is absent or has the wrong shape or
+// dtype (expected and found), kUnsupported for a tensor that nothing would read. Old checkpoints' rotary inv_freq are
+// ignored.
 Result<BoundCheckpoint> Bind(const Checkpoint& checkpoint);
 
 // base_fingerprint of a delta: XXH3-128 over the slots' tensors.

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/embed.h"
 #include "kernels/rope.h"
@@ -8,6 +9,14 @@
 #include "model/layer.h"
 
 namespace df {
+namespace {
+
+// Null where the variant leaves this matrix as the base has it, so that such rows join the base's.
+const kernels::PackedDelta* ChangeOrNull(const kernels::PackedDelta& delta, const kernels::LinearWeight& base) {
+  return delta.IsBase() && delta.d_out == base.weight.d_out ? nullptr : &delta;
+}
+
+}  // namespace
 
 struct Decoder::Memory {
   // A matrix that keeps its largest size.
@@ -15,21 +24,23 @@ struct Decoder::Memory {
     Mat<float> mat;
     MatView<float> View(size_t n_rows, size_t n_cols) {
       if (mat.rows() < n_rows || mat.cols() < n_cols) {
+        const size_t rows = std::max(mat.rows(), n_rows);
+        const size_t cols = std::max(mat.cols(), n_cols);
         mat = Mat<float>();  // first give back, then take
-        mat = Mat<float>(n_rows, n_cols);
+        mat = Mat<float>(rows, cols);
       }
       return {mat.view().data, n_rows, n_cols};
     }
   };
 
   Grown x, normed, q, k, v, attended, projected, gate, up, cos, sin;
-  Grown last;      // [n_logit_rows, d_model] rows of x whose logits are wanted
-  Grown logits;    // [n_logit_rows, vocab]
+  Grown last;    // [n_logit_rows, d_model] rows of x whose logits are wanted
+  Grown logits;  // [n_logit_rows, vocab]
   Activations act;
   StepRows rows;
-  std::vector<RowGroup> head_groups;           // groups over the rows of `last`
-  std::vector<int32_t> positions;              // [n_tokens]
-  std::vector<kernels::RopeSegment> rope;      // [groups]
+  std::vector<RowGroup> head_groups;       // groups over the rows of `last`
+  std::vector<int32_t> positions;          // [n_tokens]
+  std::vector<kernels::RopeSegment> rope;  // [groups]
 
   std::array<const Grown*, 13> All() const {
     return {&x, &normed, &q, &k, &v, &attended, &projected, &gate, &up, &cos, &sin, &last, &logits};
@@ -79,8 +90,7 @@ void Decoder::DivideRows(const Batch& batch) {
   m.rows.sequences.clear();
   m.positions.clear();
   for (const BatchSegment& segment : batch.segments) {
-    m.rows.sequences.push_back(
-        {segment.begin, segment.end, segment.phase, segment.position, segment.block_table});
+    m.rows.sequences.push_back({segment.begin, segment.end, segment.phase, segment.position, segment.block_table});
     for (size_t i = 0; i < segment.end - segment.begin; ++i) {
       m.positions.push_back(static_cast<int32_t>(segment.position + i));
     }
@@ -102,7 +112,8 @@ void Decoder::Embed(KernelContext& context, const Batch& batch) {
     const VariantWeights* variant = group.variant;
     const RopeFrequencies& rope = variant && variant->rope ? *variant->rope : base_->rope;
     m.rope.push_back({group.begin, group.end, rope.inv_freq.data(), rope.magnitude});
-    m.rows.linear.push_back({group.begin, group.end, group.phase, variant ? &variant->embedding : nullptr});
+    m.rows.linear.push_back(
+        {group.begin, group.end, group.phase, variant ? ChangeOrNull(variant->embedding, base_->embedding) : nullptr});
   }
   kernels::Embed(context, base_->embedding.weight, m.rows.linear, batch.tokens, m.act.x);
   kernels::RopeAngles(context, m.rope, m.positions, m.act.cos, m.act.sin);
@@ -134,15 +145,16 @@ MatView<const float> Decoder::Head(KernelContext& context, const Batch& batch) {
 
   // A variant may tie its head where the base does not: such rows read the embedding instead of the base's head.
   for (const bool on_embedding : {false, true}) {
+    const kernels::LinearWeight& weight = on_embedding ? base_->embedding : base_->head;
     m.rows.linear.clear();
     for (const RowGroup& group : m.head_groups) {
       const bool reads_embedding = group.variant ? group.variant->head_on_embedding : base_->tied;
       if (reads_embedding != on_embedding) continue;
-      m.rows.linear.push_back(
-          {group.begin, group.end, group.phase, group.variant ? &group.variant->HeadDelta() : nullptr});
+      m.rows.linear.push_back({group.begin, group.end, group.phase,
+                               group.variant ? ChangeOrNull(group.variant->HeadDelta(), weight) : nullptr});
     }
     if (m.rows.linear.empty()) continue;
-    kernels::Linear(context, on_embedding ? base_->embedding : base_->head, m.rows.linear, last, logits);
+    kernels::Linear(context, weight, m.rows.linear, last, logits);
   }
   return logits;
 }

@@ -25,9 +25,9 @@ struct BatchSegment {
 // A step's work. Segments are ascending and cover [0, tokens.size()); equal (variant, phase) should be neighbours: they
 // then share one pass over the signs.
 struct Batch {
-  std::vector<int32_t> tokens;          // [n_tokens], each below its variant's vocabulary
+  std::vector<int32_t> tokens;  // [n_tokens], each below its variant's vocabulary
   std::vector<BatchSegment> segments;
-  std::vector<size_t> logit_rows;       // ascending rows whose logits are wanted
+  std::vector<size_t> logit_rows;  // ascending rows whose logits are wanted
 
   void Clear() {
     tokens.clear();

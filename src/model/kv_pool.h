@@ -1,4 +1,5 @@
-// The paged KV cache's memory: n_blocks blocks of 16 tokens for every layer. Who holds which block is engine/kv_cache's matter.
+// The paged KV cache's memory: n_blocks blocks of 16 tokens for every layer. Who holds which block is engine/kv_cache's
+// matter.
 #ifndef DELTAFOLD_MODEL_KV_POOL_H_
 #define DELTAFOLD_MODEL_KV_POOL_H_
 

@@ -1,4 +1,5 @@
-// One transformer layer (pre-norm, grouped-query attention, SwiGLU) over the rows of a mixed batch. Called by decoder.cc.
+// One transformer layer (pre-norm, grouped-query attention, SwiGLU) over the rows of a mixed batch. Called by
+// decoder.cc.
 #ifndef DELTAFOLD_MODEL_LAYER_H_
 #define DELTAFOLD_MODEL_LAYER_H_
 

@@ -39,9 +39,8 @@ class DeltaLoader {
     for (size_t i = 0; i < kLinearSlots; ++i) {
       const auto slot = static_cast<LinearSlot>(i);
       const LinearDims dims = DimsOf(config, slot);
-      DF_ASSIGN_OR_RETURN(weights.linear[i],
-                          Linear(WeightName(layer, slot), {dims.d_out, dims.d_in}, dims.d_out,
-                                 HasBias(config, slot) ? BiasName(layer, slot) : ""));
+      DF_ASSIGN_OR_RETURN(weights.linear[i], Linear(WeightName(layer, slot), {dims.d_out, dims.d_in}, dims.d_out,
+                                                    HasBias(config, slot) ? BiasName(layer, slot) : ""));
     }
     for (size_t i = 0; i < kNormSlots; ++i) {
       const auto slot = static_cast<NormSlot>(i);
@@ -77,8 +76,8 @@ Status LoadHead(const BaseWeights& base, const DeltaDirectory& delta, DeltaLoade
   const bool tied = VariantIsTied({base.tied, &base.config}, variant.config, StoresHead(delta));
   variant.head_on_embedding = tied || base.tied;
   if (tied) return Status::Ok();
-  DF_ASSIGN_OR_RETURN(variant.head, loader.Linear(kHeadName, {base.config.vocab, base.config.d_model},
-                                                  variant.config.vocab));
+  DF_ASSIGN_OR_RETURN(variant.head,
+                      loader.Linear(kHeadName, {base.config.vocab, base.config.d_model}, variant.config.vocab));
   return Status::Ok();
 }
 
@@ -114,8 +113,8 @@ Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, 
   variant->digest = delta.metadata().content_digest;
 
   DeltaLoader loader(context, delta);
-  DF_ASSIGN_OR_RETURN(variant->embedding, loader.Linear(kEmbeddingName, {base.config.vocab, base.config.d_model},
-                                                        variant->config.vocab));
+  DF_ASSIGN_OR_RETURN(variant->embedding,
+                      loader.Linear(kEmbeddingName, {base.config.vocab, base.config.d_model}, variant->config.vocab));
   for (size_t layer = 0; layer < base.config.n_layers; ++layer) {
     DF_ASSIGN_OR_RETURN(LayerDelta weights, loader.Layer(base.config, layer));
     variant->layers.push_back(std::move(weights));

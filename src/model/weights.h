@@ -1,9 +1,9 @@
-// model/: a decoder-only transformer on packed weights. Input: a Batch of rows of any variants; output: logits. Called by
-// engine/. `config -> layer -> decoder`: layer.cc is one transformer layer, decoder.cc the loop around it. Nothing here reads or
-// writes an activation: views go to kernels/.
+// model/: a decoder-only transformer on packed weights. Input: a Batch of rows of any variants; output: logits. Called
+// by engine/. `config -> layer -> decoder`: layer.cc is one transformer layer, decoder.cc the loop around it. Nothing
+// here reads or writes an activation: views go to kernels/.
 //
-// weights.h: what a base and a variant own, and how they are loaded (packed tensor by tensor; a variant's own matrix never
-// exists unless the delta stores one).
+// weights.h: what a base and a variant own, and how they are loaded (packed tensor by tensor; a variant's own matrix
+// never exists unless the delta stores one).
 #ifndef DELTAFOLD_MODEL_WEIGHTS_H_
 #define DELTAFOLD_MODEL_WEIGHTS_H_
 
@@ -31,13 +31,13 @@ struct LayerWeights {
 struct BaseWeights {
   ModelConfig config;
   bool tied = false;
-  std::string fingerprint;               // 32 hex digits
-  kernels::LinearWeight embedding;       // [vocab, d_model]; the head too when tied
-  kernels::LinearWeight head;            // [vocab, d_model]; empty when tied
-  std::vector<LayerWeights> layers;      // [n_layers]
-  Buffer<float> final_norm;              // [d_model]
+  std::string fingerprint;           // 32 hex digits
+  kernels::LinearWeight embedding;   // [vocab, d_model]; the head too when tied
+  kernels::LinearWeight head;        // [vocab, d_model]; empty when tied
+  std::vector<LayerWeights> layers;  // [n_layers]
+  Buffer<float> final_norm;          // [d_model]
   RopeFrequencies rope;
-  size_t bytes = 0;                      // memory held, everything counted
+  size_t bytes = 0;  // memory held, everything counted
 
   const kernels::LinearWeight& HeadWeight() const { return tied ? embedding : head; }
 };
@@ -56,9 +56,9 @@ enum class VariantKind { kDelta, kLora };
 struct VariantWeights {
   VariantKind kind = VariantKind::kDelta;
   ModelConfig config;
-  std::string digest;                        // content digest, 32 hex digits
-  std::vector<LayerDelta> layers;            // [n_layers]
-  kernels::PackedDelta embedding;            // d_out = the variant's vocabulary
+  std::string digest;              // content digest, 32 hex digits
+  std::vector<LayerDelta> layers;  // [n_layers]
+  kernels::PackedDelta embedding;  // d_out = the variant's vocabulary
   // The head is `head_on_embedding ? base embedding : base head` with `HeadDelta()` applied.
   bool head_on_embedding = false;
   std::optional<kernels::PackedDelta> head;  // absent: tied, `embedding` serves both

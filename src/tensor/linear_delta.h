@@ -21,10 +21,10 @@ namespace df {
 constexpr size_t SignRowBytes(size_t d_in) { return (d_in + 7) / 8; }
 
 struct SignPlane {
-  Bytes bits;                             // [d_out, ceil(d_in/8)]
-  float scale = 1.0F;                     // s
-  std::optional<TensorView> row_scale;    // [d_out] F32 or BF16; absent = ones
-  std::optional<TensorView> col_scale;    // [d_in]  F32 or BF16; absent = ones
+  Bytes bits;                           // [d_out, ceil(d_in/8)]
+  float scale = 1.0F;                   // s
+  std::optional<TensorView> row_scale;  // [d_out] F32 or BF16; absent = ones
+  std::optional<TensorView> col_scale;  // [d_in]  F32 or BF16; absent = ones
 };
 
 struct LowRank {

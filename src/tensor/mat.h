@@ -1,4 +1,5 @@
-// Row-major matrices in memory. MatView never owns; Mat owns, is 64-byte aligned, move-only and copied by Clone() alone.
+// Row-major matrices in memory. MatView never owns; Mat owns, is 64-byte aligned, move-only and copied by Clone()
+// alone.
 #ifndef DELTAFOLD_TENSOR_MAT_H_
 #define DELTAFOLD_TENSOR_MAT_H_
 
@@ -14,7 +15,8 @@ namespace df {
 // 64: a cache line and the widest vector.
 inline constexpr size_t kAlignment = 64;
 
-// Zeroed memory aligned to kAlignment; anonymous huge pages from 2 MiB on where the system offers them. n_bytes may be 0.
+// Zeroed memory aligned to kAlignment; anonymous huge pages from 2 MiB on where the system offers them. n_bytes may be
+// 0.
 void* AllocateAligned(size_t n_bytes);
 void FreeAligned(void* memory, size_t n_bytes);
 

@@ -21,7 +21,7 @@ class Shape {
   static constexpr size_t kMaxRank = 8;
 
   Shape() = default;
-  Shape(std::initializer_list<size_t> dims);  // at most kMaxRank
+  Shape(std::initializer_list<size_t> dims);                           // at most kMaxRank
   static std::optional<Shape> FromSpan(std::span<const size_t> dims);  // nullopt: rank above kMaxRank
 
   size_t rank() const { return rank_; }
