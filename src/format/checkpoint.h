@@ -21,8 +21,9 @@ struct StoredTensor {
 // Immutable, thread-safe. Shard names come from the index and are confined to the directory: no '/', no "..", no NUL.
 class Checkpoint {
  public:
-  // `model.safetensors`, or `model.safetensors.index.json` and its shards. Every tensor stands in exactly one shard, the
-  // index and the shards agree. Pickled weights alone are refused saying so. Says kNotFound when there are no weights.
+  // `model.safetensors`, or `model.safetensors.index.json` and its shards. Every tensor stands in exactly one shard,
+  // the index and the shards agree. Pickled weights alone are refused saying so. Says kNotFound when there are no
+  // weights.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -41,8 +42,9 @@ class Checkpoint {
   std::unordered_map<std::string, StoredTensor> tensors_;
 };
 
-// XXH3-128 over the given tensors in name order (name, dtype, shape, bytes), as 32 hex digits: the base_fingerprint of a
-// delta is taken over the tensors that the architecture reads (model/bind.h lists them). Streams; pages are given back.
+// XXH3-128 over the given tensors in name order (name, dtype, shape, bytes), as 32 hex digits: the base_fingerprint of
+// a delta is taken over the tensors that the architecture reads (model/bind.h lists them). Streams; pages are given
+// back.
 Result<std::string> Fingerprint(const Checkpoint& checkpoint, std::vector<std::string> names);
 
 // A model argument: an existing directory, or a hub id ("org/name") looked up in the local Hugging Face cache

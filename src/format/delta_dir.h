@@ -1,5 +1,5 @@
-// The delta directory, format version 1 (docs/formats/delta.md): delta_config.json, delta_model.safetensors (or shards with
-// an index), config.json, README.md and those text files that differ from the base.
+// The delta directory, format version 1 (docs/formats/delta.md): delta_config.json, delta_model.safetensors (or shards
+// with an index), config.json, README.md and those text files that differ from the base.
 #ifndef DELTAFOLD_FORMAT_DELTA_DIR_H_
 #define DELTAFOLD_FORMAT_DELTA_DIR_H_
 
@@ -17,7 +17,7 @@ namespace df {
 struct DeltaMetadata {
   std::string base_fingerprint;  // 32 hex digits
   std::string base_quant = "none";
-  std::string content_digest;    // 32 hex digits, XXH3-128 of all tensors (name, dtype, shape, bytes) in name order
+  std::string content_digest;  // 32 hex digits, XXH3-128 of all tensors (name, dtype, shape, bytes) in name order
 };
 
 struct ShapeOfWeight {
@@ -28,14 +28,14 @@ struct ShapeOfWeight {
 // Immutable, thread-safe; all returned views live as long as it.
 class DeltaDirectory {
  public:
-  // Reads and checks structure: metadata present and of a known version, every tensor name has a weight and a known suffix, dtypes,
-  // ranks and shapes agree with each other. Finite scales are checked here too (they are small); bits and raw values
-  // are covered by VerifyDigest.
+  // Reads and checks structure: metadata present and of a known version, every tensor name has a weight and a known
+  // suffix, dtypes, ranks and shapes agree with each other. Finite scales are checked here too (they are small); bits
+  // and raw values are covered by VerifyDigest.
   static Result<std::shared_ptr<const DeltaDirectory>> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
   const DeltaMetadata& metadata() const { return metadata_; }
-  const ModelConfig& config() const { return config_; }          // the fine-tune's
+  const ModelConfig& config() const { return config_; }  // the fine-tune's
   const Json& delta_config() const { return delta_config_; }
   // Every weight name that has an entry, sorted.
   const std::vector<std::string>& weights() const { return weights_; }
@@ -62,13 +62,14 @@ class DeltaDirectory {
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
 
-// Streams a new delta directory. Tensors arrive in any order in spooled pieces: each is appended to a temporary data file,
-// Commit lays them out by descending element size, computes the digest and renames the whole directory into place.
+// Streams a new delta directory. Tensors arrive in any order in spooled pieces: each is appended to a temporary data
+// file, Commit lays them out by descending element size, computes the digest and renames the whole directory into
+// place.
 class DeltaWriter {
  public:
   struct Options {
     std::string base_fingerprint;
-    std::string base_name;        // for people: base_model_name_or_path
+    std::string base_name;  // for people: base_model_name_or_path
     bool replace = false;
   };
   static Result<std::unique_ptr<DeltaWriter>> Create(const std::string& directory, Options options);

@@ -1,6 +1,6 @@
 // config.json of a supported decoder (Llama, Mistral, Qwen2, Qwen3) in both dialects: 4.x (rope_theta, rope_scaling,
-// torch_dtype) and 5.x (rope_parameters, dtype). Anything that would change the computation and is not implemented is refused
-// by name, never approximated; auto_map is never executed.
+// torch_dtype) and 5.x (rope_parameters, dtype). Anything that would change the computation and is not implemented is
+// refused by name, never approximated; auto_map is never executed.
 #ifndef DELTAFOLD_FORMAT_MODEL_CONFIG_H_
 #define DELTAFOLD_FORMAT_MODEL_CONFIG_H_
 
@@ -22,13 +22,13 @@ struct RopeConfig {
   Kind kind = Kind::kDefault;
   double theta = 10000.0;
   double factor = 1.0;
-  double low_freq_factor = 1.0;                          // llama3
-  double high_freq_factor = 4.0;                         // llama3
-  double original_max_positions = 0;                     // llama3, yarn, dynamic
-  std::optional<double> attention_factor;                // yarn
-  std::optional<double> mscale, mscale_all_dim;          // yarn
-  double beta_fast = 32.0, beta_slow = 1.0;              // yarn
-  bool truncate = true;                                  // yarn
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
+  double original_max_positions = 0;             // llama3, yarn, dynamic
+  std::optional<double> attention_factor;        // yarn
+  std::optional<double> mscale, mscale_all_dim;  // yarn
+  double beta_fast = 32.0, beta_slow = 1.0;      // yarn
+  bool truncate = true;                          // yarn
   bool operator==(const RopeConfig&) const = default;
 };
 
@@ -38,21 +38,21 @@ struct ModelConfig {
   size_t d_model = 0, n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, d_ff = 0, vocab = 0;
   double rms_eps = 1e-6;
   RopeConfig rope;
-  size_t max_positions = 0;        // what may be served: for dynamic RoPE at most the original length
-  bool tied_head = false;          // config's word; a stored lm_head wins (80-reference facts: bind decides)
+  size_t max_positions = 0;  // what may be served: for dynamic RoPE at most the original length
+  bool tied_head = false;    // config's word; a stored lm_head wins (80-reference facts: bind decides)
   bool qkv_bias = false, o_bias = false, mlp_bias = false, qk_norm = false;
-  std::vector<size_t> window;      // [n_layers] sliding window in tokens, 0 = unlimited
-  std::vector<int32_t> eos_ids;    // of config.json; generation_config.json may add (LoadGenerationConfig)
+  std::vector<size_t> window;    // [n_layers] sliding window in tokens, 0 = unlimited
+  std::vector<int32_t> eos_ids;  // of config.json; generation_config.json may add (LoadGenerationConfig)
   std::optional<int32_t> bos_id;
-  std::optional<DType> dtype;      // as declared; the stored tensors decide
+  std::optional<DType> dtype;  // as declared; the stored tensors decide
 };
 
 // The only errors are kInvalidArgument (a value out of range, missing) and kUnsupported (named feature).
 Result<ModelConfig> ParseModelConfig(const Json& config);
 Result<ModelConfig> LoadModelConfig(const std::string& directory);
 
-// Inverse frequencies [head_dim / 2], computed as the reference does (f32 powers where it uses them), and the factor on cos
-// and sin.
+// Inverse frequencies [head_dim / 2], computed as the reference does (f32 powers where it uses them), and the factor on
+// cos and sin.
 struct RopeFrequencies {
   std::vector<float> inv_freq;
   float magnitude = 1.0F;

@@ -1,7 +1,8 @@
 // A PEFT LoRA adapter directory: adapter_config.json + adapter_model.safetensors. Honoured: r, lora_alpha, use_rslora,
-// rank_pattern, alpha_pattern, list / regular-expression / all-linear targets, layers_to_transform, an adapter in a subfolder.
-// Everything else that changes the computation is refused naming the field (pickled weights, DoRA, bias, modules_to_save,
-// embedding LoRA, trainable tokens, other peft types ...). base_model_name_or_path is a label, never opened.
+// rank_pattern, alpha_pattern, list / regular-expression / all-linear targets, layers_to_transform, an adapter in a
+// subfolder. Everything else that changes the computation is refused naming the field (pickled weights, DoRA, bias,
+// modules_to_save, embedding LoRA, trainable tokens, other peft types ...). base_model_name_or_path is a label, never
+// opened.
 #ifndef DELTAFOLD_FORMAT_PEFT_ADAPTER_H_
 #define DELTAFOLD_FORMAT_PEFT_ADAPTER_H_
 
@@ -31,8 +32,8 @@ class PeftAdapter {
   size_t rank() const { return rank_; }  // the largest stored
   const SafetensorsFile& file() const { return *file_; }
 
-  // The pair of each changed module, by path. Every stored pair must have a home among `modules` with fitting shapes and
-  // rank, and at least one must match; scales are finite. Errors name module, expected and found.
+  // The pair of each changed module, by path. Every stored pair must have a home among `modules` with fitting shapes
+  // and rank, and at least one must match; scales are finite. Errors name module, expected and found.
   Result<std::map<std::string, LowRank>> Bind(const std::vector<LinearModule>& modules) const;
 
   // XXH3-128 of config and tensors: the adapter's content digest.

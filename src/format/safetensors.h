@@ -1,9 +1,10 @@
-// format/: strict readers and writers of model files. Input: paths and untrusted bytes; output: views into mapped files and
-// plain structs, or a Status that names file, tensor and numbers. Called by model/, codec/, store/ and the commands.
+// format/: strict readers and writers of model files. Input: paths and untrusted bytes; output: views into mapped files
+// and plain structs, or a Status that names file, tensor and numbers. Called by model/, codec/, store/ and the
+// commands.
 //
-// safetensors, read strictly (docs/formats/safetensors.md): u64 LE header length <= 100 MB and <= file - 8; a JSON object that
-// starts with '{', valid UTF-8, only trailing spaces; no duplicate keys; __metadata__ string -> string; known dtypes; rank <= 8;
-// checked products; tensors cover the data exactly, without holes or overlap.
+// safetensors, read strictly (docs/formats/safetensors.md): u64 LE header length <= 100 MB and <= file - 8; a JSON
+// object that starts with '{', valid UTF-8, only trailing spaces; no duplicate keys; __metadata__ string -> string;
+// known dtypes; rank <= 8; checked products; tensors cover the data exactly, without holes or overlap.
 #ifndef DELTAFOLD_FORMAT_SAFETENSORS_H_
 #define DELTAFOLD_FORMAT_SAFETENSORS_H_
 
@@ -20,6 +21,9 @@
 #include "tensor/tensor_view.h"
 
 namespace df {
+
+// The limit of the format's reference implementation.
+inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 struct NamedTensor {
   std::string name;
@@ -59,9 +63,9 @@ struct TensorSpec {
   Shape shape;
 };
 
-// Writes a file front to back: the header is fixed at Create, the data of each tensor follows in the order of `specs` in
-// pieces of any size. Appears under its name only after Commit. Writers order `specs` by descending element size so that
-// every mapped tensor is aligned (the header is padded to 64 bytes).
+// Writes a file front to back: the header is fixed at Create, the data of each tensor follows in the order of `specs`
+// in pieces of any size. Appears under its name only after Commit. Writers order `specs` by descending element size so
+// that every mapped tensor is aligned (the header is padded to 64 bytes).
 class SafetensorsWriter {
  public:
   static Result<SafetensorsWriter> Create(const std::string& path, std::vector<TensorSpec> specs,
