@@ -2,7 +2,9 @@
 //
 //   y = gain * ( W x + sum_p row_p * ((col_p * x) S_p^T) + sum_q scale_q (x A_q^T) B_q^T ) + bias
 //
-// where W is the base weight or the segment's raw replacement, and outputs listed in `rows` come from those rows instead.
+// where W is the base weight or the segment's raw replacement. For outputs listed in `rows` the row's value stands for W
+// and all planes (low-rank pairs, gain and bias still apply: an adapter may lie on top of a changed row). Outputs beyond
+// the base's d_out that no row covers see W = 0.
 // Decode rows: base weights are read once for all of them, signs by exact permute tables. Prefill rows: one blocked GEMM
 // per segment, the signs folded into the weight tile while it is unpacked (W_eff exists as a tile only, in f32).
 // A step with both phases reads the base once for each. Cost: see cost.h.

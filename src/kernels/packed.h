@@ -1,11 +1,12 @@
 // Weights as the kernels read them, and the packing from their stored form at load.
 //
-// P32 (base weights): output rows in tiles of 32, rows padded with zeros.
-//   BF16      [ceil(d_out/32)][ceil(d_in/2)][32][2]   a vector lane is an output row, each lane a pair of columns
-//   F16, F32  [ceil(d_out/32)][d_in][32]
+// P32 (base weights): output rows in tiles of 32, columns in pairs; padding is zero.
+//   BF16      [ceil(d_out/32)][ceil(d_in/2)][32][2]   a vector lane is an output row and holds a pair of columns
+//   F16, F32  [ceil(d_out/32)][ceil(d_in/2)][2][32]
 // R32 (sign bits): [ceil(d_out/32)][ceil(d_in/8)][32] bytes: 32 rows x 8 columns per 32 bytes, bit i of a byte = column
-//   8b+i, 1 = +1; padding rows and columns are zero bits with zero scale.
-// Both are one form for every CPU target.
+//   8b+i, 1 = +1; padding rows and columns are zero bits, padding rows have zero scale.
+// Few rows (LoRA's A, replaced rows) stay row-major as stored: tiles of 32 would hold more padding than weights.
+// All are one form for every CPU target.
 #ifndef DELTAFOLD_KERNELS_PACKED_H_
 #define DELTAFOLD_KERNELS_PACKED_H_
 
@@ -13,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "tensor/dtype.h"
 #include "tensor/kernel_context.h"
 #include "tensor/linear_delta.h"
 #include "tensor/mat.h"
@@ -29,28 +31,56 @@ struct PackedWeight {
   size_t d_in = 0;
   Buffer<uint8_t> tiles;
 
+  size_t n_tiles() const { return (d_out + kTileRows - 1) / kTileRows; }
+  size_t tile_bytes() const { return (d_in + 1) / 2 * 2 * kTileRows * DTypeBytes(dtype); }
   size_t bytes() const { return tiles.size_bytes(); }
   // Element as f32: for the oracle and for single reads.
   float At(size_t row, size_t col) const;
+  // Row as f32 into out [d_in].
+  void ReadRow(size_t row, float* out) const;
+};
+
+// A [n_rows, d_in] matrix as stored, row after row.
+struct RowMajorWeight {
+  DType dtype = DType::kBf16;  // kBf16, kF16 or kF32
+  size_t n_rows = 0;
+  size_t d_in = 0;
+  Buffer<uint8_t> values;
+
+  size_t bytes() const { return values.size_bytes(); }
+  const uint8_t* Row(size_t row) const { return values.data() + row * d_in * DTypeBytes(dtype); }
+  float At(size_t row, size_t col) const;
+  void ReadRow(size_t row, float* out) const;  // out [d_in]
 };
 
 struct PackedPlane {
+  size_t d_in = 0;
   Buffer<uint8_t> bits;     // R32
   Buffer<float> row_scale;  // [ceil(d_out/32)*32] scale * row scale, padding zero
   Buffer<float> col_scale;  // [d_in] or empty = ones
+
+  // +1 or -1.
+  float Sign(size_t row, size_t col) const {
+    const uint8_t byte = bits[(row / kTileRows * ((d_in + 7) / 8) + col / 8) * kTileRows + row % kTileRows];
+    return (byte >> (col % 8) & 1) != 0 ? 1.0F : -1.0F;
+  }
+  // The plane's own contribution to a weight: row_scale * col_scale * sign.
+  float At(size_t row, size_t col) const {
+    return row_scale[row] * (col_scale.empty() ? 1.0F : col_scale[col]) * Sign(row, col);
+  }
 };
 
-// Factors of one LoRA pair in the layout of the kernels' choosing, kept in the stored element type where that is 16 bit.
+// Factors of one LoRA pair in their stored element type.
 struct PackedLowRank {
   size_t rank = 0;
   float scale = 1.0F;
-  PackedWeight a;  // [r, d_in] (its own, unpadded layout is up to kernels/cpu; see linear.h)
-  PackedWeight b;  // [d_out, r]
+  RowMajorWeight a;  // [r, d_in]
+  PackedWeight b;    // [d_out, r]
 };
 
 struct PackedRows {
   std::vector<int32_t> index;  // [k] strictly increasing
-  PackedWeight values;         // [k, d_in]
+  RowMajorWeight values;       // [k, d_in]
 };
 
 // The kernel form of a LinearDelta: owns its memory, the stored bytes may go.
@@ -76,6 +106,9 @@ PackedWeight PackWeight(KernelContext& context, const TensorView& weight);
 // As above, giving mapped pages back through `release` (called with parts of weight.bytes already consumed, in order).
 PackedWeight PackWeight(KernelContext& context, const TensorView& weight, void (*release)(void* user, Bytes part),
                         void* user);
+
+// As PackWeight without tiling: one copy of the stored bytes.
+RowMajorWeight PackRowMajor(const TensorView& weight);
 
 // The delta must be consistent (format/ and codec/ guarantee shapes); scales are multiplied into f32.
 PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta);

@@ -1,0 +1,202 @@
+#include "kernels/packed.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/float16.h"
+#include "kernels/cpu/packed.h"
+#include "kernels/ref/packed.h"
+#include "kernels/target.h"
+
+namespace df::kernels {
+namespace {
+
+using PackTile = void (*)(const ref::TileSource& source, size_t n, uint8_t* tile);
+
+struct TilePackers {
+  PackTile full;    // 32 rows
+  PackTile ragged;  // fewer
+};
+
+TilePackers PackersOf(DType dtype) {
+  TilePackers packers = {};
+  switch (dtype) {
+    case DType::kBf16: packers = {cpu::PackTileBf16, ref::PackTileBf16}; break;
+    case DType::kF16: packers = {cpu::PackTileF16, ref::PackTileF16}; break;
+    case DType::kF32: packers = {cpu::PackTileF32, ref::PackTileF32}; break;
+    default: DF_CHECK(IsWeightDType(dtype));
+  }
+  if (IsScalarTarget()) packers.full = packers.ragged;
+  return packers;
+}
+
+// A [d_out] x stride_bytes matrix on its way to tiles.
+struct Job {
+  Bytes source;
+  size_t d_out = 0;
+  size_t stride_bytes = 0;  // of a stored row
+  size_t n = 0;             // columns (or bytes of signs) of a row
+  size_t tile_bytes = 0;
+  uint8_t* tiles = nullptr;
+  TilePackers packers = {};
+};
+
+void PackTileRange(const Job& job, size_t begin, size_t end) {
+  for (size_t tile = begin; tile < end; ++tile) {
+    const size_t row = tile * kTileRows;
+    const size_t n_rows = std::min(kTileRows, job.d_out - row);
+    const ref::TileSource source = {
+        .rows = job.source.data() + row * job.stride_bytes, .stride_bytes = job.stride_bytes, .n_rows = n_rows};
+    (n_rows == kTileRows ? job.packers.full : job.packers.ragged)(source, job.n, job.tiles + tile * job.tile_bytes);
+  }
+}
+
+// Source bytes between two calls of `release`: small beside the memory bounds of loading, large beside a barrier.
+constexpr size_t kReleaseBytes = size_t{8} << 20;
+
+void RunJob(KernelContext& context, const Job& job, void (*release)(void* user, Bytes part), void* user) {
+  const size_t n_tiles = (job.d_out + kTileRows - 1) / kTileRows;
+  const size_t source_tile_bytes = kTileRows * job.stride_bytes;
+  const size_t per_part =
+      release == nullptr ? n_tiles : std::max<size_t>(1, kReleaseBytes / std::max<size_t>(1, source_tile_bytes));
+  for (size_t first = 0; first < n_tiles; first += per_part) {
+    const size_t count = std::min(per_part, n_tiles - first);
+    context.pool.ParallelFor(count, 1,
+                             [&](size_t begin, size_t end, size_t) { PackTileRange(job, first + begin, first + end); });
+    if (release == nullptr) continue;
+    const size_t done = std::min(job.source.size(), first * source_tile_bytes + count * source_tile_bytes);
+    release(user, job.source.subspan(first * source_tile_bytes, done - first * source_tile_bytes));
+  }
+}
+
+float Decode(DType dtype, const uint8_t* at) {
+  switch (dtype) {
+    case DType::kBf16: return ToFloat(LoadUnaligned<Bf16>(at));
+    case DType::kF16: return ToFloat(LoadUnaligned<F16>(at));
+    default: return LoadUnaligned<float>(at);
+  }
+}
+
+Buffer<float> Floats(const TensorView& tensor) {
+  Buffer<float> values(tensor.elements());
+  ReadFloats(tensor, 0, values.span());
+  return values;
+}
+
+PackedPlane PackPlane(KernelContext& context, const SignPlane& plane, size_t d_out, size_t d_in) {
+  const size_t n_tiles = (d_out + kTileRows - 1) / kTileRows;
+  const size_t row_bytes = SignRowBytes(d_in);
+  DF_CHECK(plane.bits.size() == d_out * row_bytes);
+  PackedPlane packed = {.d_in = d_in,
+                        .bits = Buffer<uint8_t>(n_tiles * row_bytes * kTileRows),
+                        .row_scale = Buffer<float>(n_tiles * kTileRows),
+                        .col_scale = {}};
+  Job job = {.source = plane.bits,
+             .d_out = d_out,
+             .stride_bytes = row_bytes,
+             .n = row_bytes,
+             .tile_bytes = row_bytes * kTileRows,
+             .tiles = packed.bits.data(),
+             .packers = {cpu::PackTileSigns, ref::PackTileSigns}};
+  if (IsScalarTarget()) job.packers.full = job.packers.ragged;
+  RunJob(context, job, nullptr, nullptr);
+
+  std::fill_n(packed.row_scale.data(), d_out, 1.0F);
+  if (plane.row_scale) {
+    DF_CHECK(plane.row_scale->elements() == d_out);
+    ReadFloats(*plane.row_scale, 0, packed.row_scale.span().first(d_out));
+  }
+  for (float& scale : packed.row_scale.span()) scale *= plane.scale;
+  if (plane.col_scale) packed.col_scale = Floats(*plane.col_scale);
+  DF_CHECK(packed.col_scale.empty() || packed.col_scale.size() == d_in);
+  return packed;
+}
+
+PackedLowRank PackLowRank(KernelContext& context, const LowRank& pair) {
+  PackedLowRank packed = {
+      .rank = pair.a.shape[0], .scale = pair.scale, .a = PackRowMajor(pair.a), .b = PackWeight(context, pair.b)};
+  DF_CHECK(packed.b.d_in == packed.rank);
+  return packed;
+}
+
+}  // namespace
+
+float PackedWeight::At(size_t row, size_t col) const {
+  const size_t in_tile =
+      dtype == DType::kBf16 ? (col / 2 * kTileRows + row % kTileRows) * 2 + col % 2 : col * kTileRows + row % kTileRows;
+  return Decode(dtype, tiles.data() + row / kTileRows * tile_bytes() + in_tile * DTypeBytes(dtype));
+}
+
+void PackedWeight::ReadRow(size_t row, float* out) const {
+  for (size_t col = 0; col < d_in; ++col) out[col] = At(row, col);
+}
+
+float RowMajorWeight::At(size_t row, size_t col) const { return Decode(dtype, Row(row) + col * DTypeBytes(dtype)); }
+
+void RowMajorWeight::ReadRow(size_t row, float* out) const {
+  for (size_t col = 0; col < d_in; ++col) out[col] = At(row, col);
+}
+
+size_t PackedDelta::bytes() const {
+  size_t sum = gain_row.size_bytes() + bias.size_bytes();
+  for (const PackedPlane& plane : planes) {
+    sum += plane.bits.size_bytes() + plane.row_scale.size_bytes() + plane.col_scale.size_bytes();
+  }
+  for (const PackedLowRank& pair : low_rank) sum += pair.a.bytes() + pair.b.bytes();
+  if (rows) sum += rows->values.bytes() + rows->index.size() * sizeof(int32_t);
+  if (raw) sum += raw->bytes();
+  return sum;
+}
+
+PackedWeight PackWeight(KernelContext& context, const TensorView& weight) {
+  return PackWeight(context, weight, nullptr, nullptr);
+}
+
+PackedWeight PackWeight(KernelContext& context, const TensorView& weight, void (*release)(void* user, Bytes part),
+                        void* user) {
+  DF_CHECK(weight.shape.rank() == 2 && IsWeightDType(weight.dtype));
+  PackedWeight packed = {.dtype = weight.dtype, .d_out = weight.shape[0], .d_in = weight.shape[1], .tiles = {}};
+  DF_CHECK(weight.bytes.size() == packed.d_out * packed.d_in * DTypeBytes(packed.dtype));
+  packed.tiles = Buffer<uint8_t>(packed.n_tiles() * packed.tile_bytes());
+  const Job job = {.source = weight.bytes,
+                   .d_out = packed.d_out,
+                   .stride_bytes = packed.d_in * DTypeBytes(packed.dtype),
+                   .n = packed.d_in,
+                   .tile_bytes = packed.tile_bytes(),
+                   .tiles = packed.tiles.data(),
+                   .packers = PackersOf(packed.dtype)};
+  RunJob(context, job, release, user);
+  return packed;
+}
+
+RowMajorWeight PackRowMajor(const TensorView& weight) {
+  DF_CHECK(weight.shape.rank() == 2 && IsWeightDType(weight.dtype));
+  RowMajorWeight packed = {.dtype = weight.dtype,
+                           .n_rows = weight.shape[0],
+                           .d_in = weight.shape[1],
+                           .values = Buffer<uint8_t>(weight.bytes.size())};
+  if (!weight.bytes.empty()) std::memcpy(packed.values.data(), weight.bytes.data(), weight.bytes.size());
+  return packed;
+}
+
+PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta) {
+  PackedDelta packed;
+  packed.d_out = delta.d_out;
+  packed.d_in = delta.d_in;
+  for (const SignPlane& plane : delta.planes) {
+    packed.planes.push_back(PackPlane(context, plane, delta.d_out, delta.d_in));
+  }
+  for (const LowRank& pair : delta.low_rank) packed.low_rank.push_back(PackLowRank(context, pair));
+  if (delta.rows) {
+    packed.rows = PackedRows{.index = delta.rows->index, .values = PackRowMajor(delta.rows->values)};
+    DF_CHECK(packed.rows->index.size() == packed.rows->values.n_rows);
+  }
+  if (delta.raw) packed.raw = PackWeight(context, *delta.raw);
+  if (delta.gain_row) packed.gain_row = Floats(*delta.gain_row);
+  if (delta.bias) packed.bias = Floats(*delta.bias);
+  return packed;
+}
+
+}  // namespace df::kernels
