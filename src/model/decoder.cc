@@ -24,10 +24,10 @@ struct Decoder::Memory {
     Mat<float> mat;
     MatView<float> View(size_t n_rows, size_t n_cols) {
       if (mat.rows() < n_rows || mat.cols() < n_cols) {
-        const size_t rows = std::max(mat.rows(), n_rows);
-        const size_t cols = std::max(mat.cols(), n_cols);
+        const size_t max_rows = std::max(mat.rows(), n_rows);
+        const size_t max_cols = std::max(mat.cols(), n_cols);
         mat = Mat<float>();  // first give back, then take
-        mat = Mat<float>(rows, cols);
+        mat = Mat<float>(max_rows, max_cols);
       }
       return {mat.view().data, n_rows, n_cols};
     }
