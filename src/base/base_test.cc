@@ -1,0 +1,154 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "base/atomic_file.h"
+#include "base/float16.h"
+#include "base/mapped_file.h"
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "base/utf8.h"
+
+namespace df {
+namespace {
+
+class TemporaryDirectory : public ::testing::Test {
+ protected:
+  TemporaryDirectory() {
+    std::string name = ::testing::TempDir() + "deltafold-base-XXXXXX";
+    path_ = mkdtemp(name.data());
+  }
+  ~TemporaryDirectory() override { std::filesystem::remove_all(path_); }
+  std::string path_;
+};
+
+using MappedFileTest = TemporaryDirectory;
+using AtomicFileTest = TemporaryDirectory;
+
+TEST_F(MappedFileTest, SurvivesTruncationUnderTheMapping) {
+  const std::string path = path_ + "/weights";
+  ASSERT_TRUE(WriteFileAtomically(path, std::string(size_t{1} << 16, 'x')).ok());
+  auto file = MappedFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  ASSERT_EQ(truncate(path.c_str(), 100), 0);
+  int sum = 0;
+  for (const uint8_t byte : (*file)->bytes()) sum += byte;  // would be SIGBUS
+  EXPECT_GT(sum, 0);
+  EXPECT_FALSE((*file)->Intact());
+  EXPECT_EQ((*file)->CheckIntact().code(), StatusCode::kCorrupt);
+}
+
+TEST_F(MappedFileTest, RefusesWhatIsNoRegularFile) {
+  EXPECT_EQ(MappedFile::Open(path_).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(MappedFile::Open(path_ + "/absent").status().code(), StatusCode::kNotFound);
+  const std::string fifo = path_ + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(MappedFile::Open(fifo).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(MappedFile::Open(std::string("a\0b", 3)).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(AtomicFileTest, AppearsOnlyOnCommit) {
+  const std::string path = path_ + "/file";
+  {
+    auto file = AtomicFile::Create(path);
+    ASSERT_TRUE(file.ok());
+    ASSERT_TRUE(file->Write(AsBytes("half")).ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(path_));
+  ASSERT_TRUE(WriteFileAtomically(path, "whole").ok());
+  EXPECT_EQ(*ReadFileBounded(path, 100), "whole");
+  EXPECT_EQ(ReadFileBounded(path, 4).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(AtomicFileTest, DirectoryIsReplacedOnlyWhenAllowed) {
+  const std::string path = path_ + "/directory";
+  for (int round = 0; round < 2; ++round) {
+    auto directory = AtomicDirectory::Create(path, {.replace = round == 1});
+    ASSERT_TRUE(directory.ok());
+    ASSERT_TRUE(WriteFileAtomically(directory->path() + "/round", std::to_string(round)).ok());
+    ASSERT_TRUE(directory->Commit().ok());
+  }
+  EXPECT_EQ(*ReadFileBounded(path + "/round", 10), "1");
+  EXPECT_EQ(AtomicDirectory::Create(path, {}).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_), {}), 1);
+}
+
+TEST(ThreadPool, VisitsEveryIndexOnceForAnyThreadsAndGrain) {
+  for (const size_t n_threads : {1UL, 2UL, 3UL, 8UL}) {
+    ThreadPool pool(n_threads);
+    for (const size_t n : {0UL, 1UL, 5UL, 31UL, 1000UL}) {
+      for (const size_t grain : {1UL, 4UL, 32UL}) {
+        std::vector<std::atomic<int>> visits(n);
+        pool.ParallelFor(n, grain, [&](size_t begin, size_t end, size_t thread) {
+          EXPECT_LT(thread, n_threads);
+          EXPECT_EQ(begin % grain, 0U);
+          for (size_t i = begin; i < end; ++i) visits[i].fetch_add(1);
+        });
+        for (const auto& visit : visits) EXPECT_EQ(visit.load(), 1);
+      }
+    }
+  }
+}
+
+TEST(Float16, RoundTripsEveryHalf) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const F16 half{static_cast<uint16_t>(bits)};
+    const float value = ToFloat(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(ToFloat(ToF16(value))));
+    } else {
+      EXPECT_EQ(ToF16(value).bits, half.bits);
+    }
+  }
+}
+
+TEST(Float16, RoundsToNearestEven) {
+  EXPECT_EQ(ToF16(65519.0F).bits, 0x7BFF);
+  EXPECT_EQ(ToF16(65520.0F).bits, 0x7C00);
+  EXPECT_EQ(ToF16(std::ldexp(1.0F, -25)).bits, 0);
+  EXPECT_EQ(ToF16(std::ldexp(1.5F, -25)).bits, 1);
+  EXPECT_EQ(ToBf16(1.00390625F).bits, 0x3F80);  // 1 + 2^-8: a tie, to even
+  EXPECT_EQ(ToBf16(1.01171875F).bits, 0x3F82);  // 1 + 3 * 2^-8: a tie, to even
+  EXPECT_TRUE(std::isnan(ToFloat(ToBf16(std::nanf("")))));
+}
+
+TEST(Utf8, AcceptsExactlyTheStandard) {
+  EXPECT_TRUE(IsValidUtf8("plain \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80"));
+  for (const char* bad : {"\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF", "\x80", "\xE2\x82"}) {
+    EXPECT_FALSE(IsValidUtf8(bad)) << bad;
+  }
+}
+
+TEST(Utf8, FindsTheUnfinishedCharacterAtTheEnd) {
+  const std::string text = "a\xF0\x9F\x98\x80";
+  EXPECT_EQ(CompleteUtf8Prefix(text), 5U);
+  for (size_t n = 2; n < 5; ++n) EXPECT_EQ(CompleteUtf8Prefix(text.substr(0, n)), 1U);
+  EXPECT_EQ(CompleteUtf8Prefix("a\xFF"), 2U);  // can never be finished: not held back
+  EXPECT_EQ(CompleteUtf8Prefix(""), 0U);
+}
+
+TEST(Random, DrawsAreUniformAndDependOnSeedAndIndexOnly) {
+  constexpr int kDraws = 20000;
+  double sum = 0;
+  for (uint64_t k = 0; k < kDraws; ++k) {
+    const double unit = RandomUnit(7, k);
+    ASSERT_GE(unit, 0.0);
+    ASSERT_LT(unit, 1.0);
+    sum += unit;
+  }
+  // Standard deviation of the mean is sqrt(1/12/20000) = 0.002; five of them.
+  EXPECT_NEAR(sum / kDraws, 0.5, 0.0102);
+  EXPECT_EQ(RandomBits(7, 3), RandomBits(7, 3));
+  EXPECT_NE(RandomBits(7, 3), RandomBits(8, 3));
+}
+
+}  // namespace
+}  // namespace df
