@@ -11,7 +11,7 @@ target_compile_options(df_options INTERFACE -Wall -Wextra -Wconversion -Wshadow 
 # GCC 12 sees an overlapping copy inside its own std::string (bug 105651).
 target_compile_options(df_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(DELTAFOLD_SANITIZE)
-  add_compile_options(-fsanitize=${DELTAFOLD_SANITIZE} -fno-sanitize-recover=all -O1)
+  add_compile_options(-fsanitize=${DELTAFOLD_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${DELTAFOLD_SANITIZE})
 endif()
 if(DELTAFOLD_FUZZ)

@@ -1,3 +1,5 @@
+include(GoogleTest)
+
 # df_layer(NAME DEPS ... LINK ...): one static library df_NAME of the calling folder's *.cc; *_test.cc become the test
 # program NAME_test, *_bench.cc the program NAME_bench. DEPS are folders further left (ARCHITECTURE.md), LINK are outside
 # libraries. New files are picked up without touching any list.
@@ -18,7 +20,12 @@ function(df_layer name)
   if(DELTAFOLD_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE df_${name} df_testing df_options GTest::gtest_main)
-    add_test(NAME ${name} COMMAND ${name}_test)
+    # Every TEST is a test of ctest's: counted, timed and run in parallel by itself. Tests whose suite name ends in Slow
+    # (seconds, or much memory) carry the label that `make fast` leaves out.
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." TEST_FILTER "-*Slow.*" DISCOVERY_MODE PRE_TEST
+                         DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." TEST_FILTER "*Slow.*" DISCOVERY_MODE PRE_TEST
+                         DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_slow_tests PROPERTIES LABELS "unit;slow")
   endif()
   if(DELTAFOLD_BENCH AND benches)
     add_executable(${name}_bench ${benches})

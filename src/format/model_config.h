@@ -1,5 +1,5 @@
 // config.json of a supported decoder (Llama, Mistral, Qwen2, Qwen3) in both dialects: 4.x (rope_theta, rope_scaling,
-// torch_dtype) and 5.x (rope_parameters, dtype). Anything that would change the computation and is not implemented is
+// torch_dtype) and 5.x (rope_parameters, dtype). Anything that would change the computation and is not supported is
 // refused by name, never approximated; auto_map is never executed.
 #ifndef DELTAFOLD_FORMAT_MODEL_CONFIG_H_
 #define DELTAFOLD_FORMAT_MODEL_CONFIG_H_
