@@ -99,7 +99,13 @@ Result<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   if (fstat(file.fd, &info) != 0) return IoError("cannot stat " + path, errno);
   if (!S_ISREG(info.st_mode)) return InvalidArgument(path + " is not a regular file");
   const auto size = static_cast<size_t>(info.st_size);
-  if (size == 0) return std::unique_ptr<MappedFile>(new MappedFile(path, nullptr, 0, -1));
+  const FileIdentity identity = {
+      .device = static_cast<uint64_t>(info.st_dev),
+      .inode = static_cast<uint64_t>(info.st_ino),
+      .size_bytes = size,
+      .modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec,
+  };
+  if (size == 0) return std::unique_ptr<MappedFile>(new MappedFile(path, identity, nullptr, 0, -1));
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (data == MAP_FAILED) return IoError("cannot map " + path, errno);
   const auto* bytes = static_cast<const uint8_t*>(data);
@@ -108,7 +114,7 @@ Result<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
     munmap(data, size);
     return ResourceExhausted("cannot map " + path + ": more than " + std::to_string(kMaxMappings) + " files are open");
   }
-  return std::unique_ptr<MappedFile>(new MappedFile(path, bytes, size, slot));
+  return std::unique_ptr<MappedFile>(new MappedFile(path, identity, bytes, size, slot));
 }
 
 MappedFile::~MappedFile() {

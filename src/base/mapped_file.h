@@ -13,6 +13,14 @@
 
 namespace df {
 
+// The file that was mapped, whatever its name points to later.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t size_bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
+};
+
 // Thread-safe after Open.
 class MappedFile {
  public:
@@ -25,6 +33,7 @@ class MappedFile {
 
   Bytes bytes() const { return {data_, size_}; }
   const std::string& path() const { return path_; }
+  const FileIdentity& identity() const { return identity_; }
 
   // False once a page could not be read since the file was truncated or the disk failed.
   bool Intact() const;
@@ -37,10 +46,11 @@ class MappedFile {
   void DropPages(Bytes part) const;
 
  private:
-  MappedFile(std::string path, const uint8_t* data, size_t size, int slot)
-      : path_(std::move(path)), data_(data), size_(size), slot_(slot) {}
+  MappedFile(std::string path, const FileIdentity& identity, const uint8_t* data, size_t size, int slot)
+      : path_(std::move(path)), identity_(identity), data_(data), size_(size), slot_(slot) {}
 
   std::string path_;
+  FileIdentity identity_;
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
   int slot_ = -1;  // entry in the table that the SIGBUS handler reads; -1 when the table was full

@@ -42,10 +42,17 @@ class Checkpoint {
   std::unordered_map<std::string, StoredTensor> tensors_;
 };
 
+struct FingerprintOptions {
+  bool use_cache = true;  // false: read everything again
+};
+
 // XXH3-128 over the given tensors in name order (name, dtype, shape, bytes), as 32 hex digits: the base_fingerprint of
 // a delta is taken over the tensors that the architecture reads (model/bind.h lists them). Streams; pages are given
-// back.
-Result<std::string> Fingerprint(const Checkpoint& checkpoint, std::vector<std::string> names);
+// back. Remembered by path, device, inode, size and modification time under $XDG_CACHE_HOME/deltafold or
+// ~/.cache/deltafold; a cache that cannot be used is no error. The only errors are kNotFound (tensor) and kCorrupt
+// (file lost while reading).
+Result<std::string> Fingerprint(const Checkpoint& checkpoint, std::vector<std::string> names,
+                                FingerprintOptions options = {});
 
 // A model argument: an existing directory, or a hub id ("org/name") looked up in the local Hugging Face cache
 // (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub; refs/main, else the only snapshot). Never the network.
