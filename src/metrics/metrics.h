@@ -1,0 +1,85 @@
+// metrics/: what a running server says about itself, as Prometheus text.
+//
+// Input:  one call a finished request or batch of tokens, and a snapshot of the engine's counters at each scrape.
+// Output: the families of docs/api.md: vLLM's names where the meaning is the same, `deltafold_` for ours.
+// Called by: server/. Label values come from registered names only, so that requests cannot grow the output.
+#ifndef DELTAFOLD_METRICS_METRICS_H_
+#define DELTAFOLD_METRICS_METRICS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace df {
+
+// Read from engine and store at the moment of a scrape; totals only grow.
+struct MetricsSnapshot {
+  uint64_t n_running = 0, n_waiting = 0;
+  uint64_t kv_block_tokens = 0, kv_blocks_used = 0, kv_blocks_total = 0;
+  uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0;
+  uint64_t weight_bytes = 0, kv_bytes = 0;
+};
+
+// One choice of one request, at its end. Times in seconds; absent where the request did not get that far.
+struct RequestSample {
+  std::string_view variant;
+  std::string_view finished_reason;  // "stop", "length", "abort" or "error"
+  uint64_t prompt_tokens = 0, generation_tokens = 0;
+  double e2e_s = 0;
+  std::optional<double> queue_s = std::nullopt;             // arrival to the first step that took it
+  std::optional<double> prefill_s = std::nullopt;           // that step to the first token
+  std::optional<double> decode_s = std::nullopt;            // first to last token
+  std::optional<double> per_output_token_s = std::nullopt;  // decode_s / (generation_tokens - 1)
+};
+
+// Gaps between tokens, sorted into the histogram's buckets by the one who sees the tokens and handed over in batches.
+class InterTokenGaps {
+ public:
+  InterTokenGaps();
+  void Add(double gap_s, uint64_t n_tokens);
+  uint64_t count() const { return count_; }
+
+ private:
+  friend class ServerMetrics;
+  void Clear();
+
+  uint64_t count_ = 0;
+  double sum_s_ = 0;
+  std::vector<double> buckets_;
+};
+
+// Thread-safe.
+class ServerMetrics {
+ public:
+  explicit ServerMetrics(std::string model_name);
+  ~ServerMetrics();
+  ServerMetrics(const ServerMetrics&) = delete;
+  ServerMetrics& operator=(const ServerMetrics&) = delete;
+
+  struct VariantInfo {
+    std::string name;
+    std::string kind;  // "base", "delta", "lora"
+    uint64_t weight_bytes = 0;
+  };
+  // Names beyond the first 1024 are counted under the label "other".
+  void AddVariant(const VariantInfo& variant);
+
+  void ObserveFirstToken(std::string_view variant, double ttft_s);
+  // Takes the gaps and empties them.
+  void ObserveInterToken(InterTokenGaps& gaps);
+  void ObserveEnd(const RequestSample& sample);
+
+  // Text format 0.0.4.
+  std::string Render(const MetricsSnapshot& snapshot) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_METRICS_METRICS_H_
