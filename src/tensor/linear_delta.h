@@ -21,10 +21,10 @@ namespace df {
 constexpr size_t SignRowBytes(size_t d_in) { return (d_in + 7) / 8; }
 
 struct SignPlane {
-  Bytes bits;                           // [d_out, ceil(d_in/8)]
-  float scale = 1.0F;                   // s
-  std::optional<TensorView> row_scale;  // [d_out] F32 or BF16; absent = ones
-  std::optional<TensorView> col_scale;  // [d_in]  F32 or BF16; absent = ones
+  Bytes bits = {};                           // [d_out, ceil(d_in/8)]
+  float scale = 1.0F;                        // s
+  std::optional<TensorView> row_scale = {};  // [d_out] F32 or BF16; absent = ones
+  std::optional<TensorView> col_scale = {};  // [d_in]  F32 or BF16; absent = ones
 };
 
 struct LowRank {
@@ -34,19 +34,19 @@ struct LowRank {
 };
 
 struct ReplacedRows {
-  std::vector<int32_t> index;  // [k] strictly increasing, each < d_out of the variant
-  TensorView values;           // [k, d_in] F32, BF16 or F16
+  std::vector<int32_t> index = {};  // [k] strictly increasing, each < d_out of the variant
+  TensorView values;                // [k, d_in] F32, BF16 or F16
 };
 
 struct LinearDelta {
   size_t d_out = 0;  // of the variant: differs from the base's for a grown or shrunk vocabulary only
   size_t d_in = 0;
-  std::vector<SignPlane> planes;
-  std::vector<LowRank> low_rank;
-  std::optional<ReplacedRows> rows;
-  std::optional<TensorView> raw;       // [d_out, d_in], replaces the base's weight
-  std::optional<TensorView> gain_row;  // [d_out] F32
-  std::optional<TensorView> bias;      // [d_out], replaces the base's bias
+  std::vector<SignPlane> planes = {};
+  std::vector<LowRank> low_rank = {};
+  std::optional<ReplacedRows> rows = {};
+  std::optional<TensorView> raw = {};       // [d_out, d_in], replaces the base's weight
+  std::optional<TensorView> gain_row = {};  // [d_out] F32
+  std::optional<TensorView> bias = {};      // [d_out], replaces the base's bias
 
   bool IsBase() const { return planes.empty() && low_rank.empty() && !rows && !raw && !gain_row && !bias; }
 };
