@@ -1,0 +1,65 @@
+#include "codec/decode.h"
+
+#include <algorithm>
+
+#include "codec/row_ops.h"
+
+namespace df {
+
+RowDecoder::RowDecoder(const TensorView& base, const LinearDelta& delta) : base_(base), delta_(delta) {
+  for (const SignPlane& plane : delta.planes) {
+    std::vector<float>& scale = col_scales_.emplace_back(plane.col_scale ? delta.d_in : 0);
+    if (plane.col_scale) ReadFloats(*plane.col_scale, 0, scale);
+  }
+  for (const LowRank& pair : delta.low_rank) {
+    Mat<float>& a = a_.emplace_back(pair.a.shape[0], delta.d_in);
+    ReadFloats(pair.a, 0, {a.Row(0), a.rows() * a.cols()});
+  }
+}
+
+bool RowDecoder::ReadReplaced(size_t row, std::span<float> out) const {
+  if (!delta_.rows) return false;
+  const std::vector<int32_t>& index = delta_.rows->index;
+  const auto found = std::lower_bound(index.begin(), index.end(), static_cast<int32_t>(row));
+  if (found == index.end() || *found != static_cast<int32_t>(row)) return false;
+  ReadFloats(delta_.rows->values, static_cast<size_t>(found - index.begin()) * out.size(), out);
+  return true;
+}
+
+void RowDecoder::AddPlanes(size_t row, std::span<float> sum) const {
+  for (size_t p = 0; p < delta_.planes.size(); ++p) {
+    const SignPlane& plane = delta_.planes[p];
+    const uint8_t* bits = plane.bits.data() + row * SignRowBytes(delta_.d_in);
+    const float scale = plane.row_scale ? plane.scale * FloatAt(*plane.row_scale, row) : plane.scale;
+    if (plane.col_scale) {
+      row_ops::SubtractSigns(bits, -scale, col_scales_[p], sum);
+    } else {
+      row_ops::SubtractSigns(bits, -scale, sum);
+    }
+  }
+}
+
+void RowDecoder::AddLowRanks(size_t row, std::span<float> sum) const {
+  for (size_t q = 0; q < delta_.low_rank.size(); ++q) {
+    const LowRank& pair = delta_.low_rank[q];
+    for (size_t k = 0; k < a_[q].rows(); ++k) {
+      const float factor = pair.scale * FloatAt(pair.b, row * a_[q].rows() + k);
+      const float* a = a_[q].Row(k);
+      for (size_t j = 0; j < sum.size(); ++j) sum[j] += factor * a[j];
+    }
+  }
+}
+
+void RowDecoder::Decode(size_t row, std::span<float> out) const {
+  if (ReadReplaced(row, out)) return;
+  const TensorView& start = delta_.raw ? *delta_.raw : base_;
+  std::fill(out.begin(), out.end(), 0.0F);
+  if (row < MatrixRows(start)) ReadFloats(start, row * out.size(), out);
+  if (delta_.planes.empty() && delta_.low_rank.empty()) return;
+  std::vector<float> sum(out.size());
+  AddPlanes(row, sum);
+  AddLowRanks(row, sum);
+  for (size_t j = 0; j < out.size(); ++j) out[j] += sum[j];
+}
+
+}  // namespace df
