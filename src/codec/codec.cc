@@ -21,8 +21,8 @@ Status FindNonFiniteIn(const TensorView& tensor, const std::string& name, std::s
 
 std::string PlanesName(const std::vector<SignPlane>& planes) {
   const SignPlane& first = planes.front();
-  const std::string_view scale = first.row_scale ? (first.col_scale ? " rank-1" : " row")
-                                                 : (first.col_scale ? " column" : " scalar");
+  const std::string_view scale =
+      first.row_scale ? (first.col_scale ? " rank-1" : " row") : (first.col_scale ? " column" : " scalar");
   return (planes.size() == 1 ? "sign" : std::to_string(planes.size()) + " signs") + std::string(scale);
 }
 
@@ -31,8 +31,13 @@ uint64_t OptionalBytes(const std::optional<TensorView>& view) { return view ? vi
 }  // namespace
 
 size_t MatrixRows(const TensorView& tensor) { return tensor.shape.rank() == 2 ? tensor.shape[0] : 1; }
-size_t MatrixCols(const TensorView& tensor) {
-  return tensor.shape.rank() == 2 ? tensor.shape[1] : tensor.elements();
+size_t MatrixCols(const TensorView& tensor) { return tensor.shape.rank() == 2 ? tensor.shape[1] : tensor.elements(); }
+
+EncodedWeight UnchangedWeight(size_t d_out, size_t d_in) {
+  EncodedWeight weight;
+  weight.delta.d_out = d_out;
+  weight.delta.d_in = d_in;
+  return weight;
 }
 
 void ErrorSums::Add(const ErrorSums& other) {
@@ -43,11 +48,12 @@ void ErrorSums::Add(const ErrorSums& other) {
 }
 
 Quality ErrorSums::ToQuality() const {
-  Quality quality{.max_abs_error = max_abs_error};
+  Quality quality;
+  quality.max_abs_error = max_abs_error;
   if (difference == 0) return quality;
   quality.relative_frobenius = std::sqrt(error / difference);
-  const double inner = difference - cross;                   // <D, D^>, since D^ = D - (D - D^)
-  const double decoded = difference - 2 * cross + error;     // |D^|^2
+  const double inner = difference - cross;                // <D, D^>, since D^ = D - (D - D^)
+  const double decoded = difference - 2 * cross + error;  // |D^|^2
   quality.cosine = decoded > 0 ? inner / std::sqrt(difference * decoded) : 0;
   return quality;
 }

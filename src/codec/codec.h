@@ -1,5 +1,6 @@
-// codec/: what a fine-tune changed, written small. Input: base and fine-tune checkpoints (mapped, streamed tensor by tensor);
-// output: a LinearDelta per weight, a delta directory, or back a full checkpoint. Called by the commands, offline.
+// codec/: what a fine-tune changed, written small. Input: base and fine-tune checkpoints (mapped, streamed tensor by
+// tensor); output: a LinearDelta per weight, a delta directory, or back a full checkpoint. Called by the commands,
+// offline.
 //
 // codec.h is what all codes share. The codes: sign.h (one bit a weight and scales), exact.h (absent, rows, raw). To add
 // one: a function WeightPair -> EncodedWeight beside them, its decoding in decode.cc, its choice in compressor.cc.
@@ -15,12 +16,12 @@
 
 namespace df {
 
-// One weight as stored in both checkpoints: F32, BF16 or F16 each, equal d_in. A vector is a matrix of one row. Only the
-// vocabulary's weights may differ in rows.
+// One weight as stored in both checkpoints: F32, BF16 or F16 each, equal d_in. A vector is a matrix of one row. Only
+// the vocabulary's weights may differ in rows.
 struct WeightPair {
-  std::string name;     // for messages
-  TensorView base;      // [base rows, d_in]
-  TensorView fine_tune; // [d_out, d_in]
+  std::string name;      // for messages
+  TensorView base;       // [base rows, d_in]
+  TensorView fine_tune;  // [d_out, d_in]
 };
 
 size_t MatrixRows(const TensorView& tensor);  // 1 for a vector
@@ -39,6 +40,9 @@ struct EncodedWeight {
   std::vector<Buffer<uint8_t>> owned;
   Quality quality;
 };
+
+// The unchanged weight.
+EncodedWeight UnchangedWeight(size_t d_out, size_t d_in);
 
 // Sums that give a Quality, each over all elements: |D|^2, <D, D - D^>, |D - D^|^2 and the largest |D - D^|.
 struct ErrorSums {

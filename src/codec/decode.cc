@@ -12,7 +12,7 @@ RowDecoder::RowDecoder(const TensorView& base, const LinearDelta& delta) : base_
     if (plane.col_scale) ReadFloats(*plane.col_scale, 0, scale);
   }
   for (const LowRank& pair : delta.low_rank) {
-    Mat<float>& a = a_.emplace_back(pair.a.shape[0], delta.d_in);
+    Mat<float>& a = a_.emplace_back(MatrixRows(pair.a), delta.d_in);
     ReadFloats(pair.a, 0, {a.Row(0), a.rows() * a.cols()});
   }
 }

@@ -13,7 +13,8 @@ namespace df {
 // which must outlive it. f32 copies of column scales and low-rank A are held.
 class RowDecoder {
  public:
-  // base [base rows, d_in] (empty delta parts: its rows unchanged). The delta is consistent: format/ and codec/ see to it.
+  // base [base rows, d_in] (empty delta parts: its rows unchanged). The delta is consistent: format/ and codec/ see to
+  // it.
   RowDecoder(const TensorView& base, const LinearDelta& delta);
 
   size_t d_out() const { return delta_.d_out; }

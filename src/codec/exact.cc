@@ -55,7 +55,7 @@ Result<EncodedWeight> EncodeExact(ThreadPool& pool, const WeightPair& pair, Exac
     if (!std::isfinite(changes[row])) return FindNonFinite(pair);
     if (row >= n_base || changes[row] != 0) changed.push_back(static_cast<int32_t>(row));
   }
-  EncodedWeight encoded{.delta = {.d_out = d_out, .d_in = d_in}};
+  EncodedWeight encoded = UnchangedWeight(d_out, d_in);
   if (changed.empty()) return encoded;
   const size_t rows_bytes = changed.size() * (d_in * DTypeBytes(pair.fine_tune.dtype) + sizeof(int32_t));
   const bool rows_fit = code == ExactCode::kRows || rows_bytes < pair.fine_tune.bytes.size();

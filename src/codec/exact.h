@@ -9,12 +9,13 @@ namespace df {
 
 enum class ExactCode { kSmallest, kRaw, kRows };
 
-// An empty delta when nothing changed. Otherwise the whole weight as the fine-tune stores it (kRaw: a view, no copy), those
-// of its rows that changed and all that the base lacks (kRows: a copy of them), or whichever of the two is smaller.
-// The only error is that of FindNonFinite.
+// An empty delta when nothing changed. Otherwise the whole weight as the fine-tune stores it (kRaw: a view, no copy),
+// those of its rows that changed and all that the base lacks (kRows: a copy of them), or whichever of the two is
+// smaller. The only error is that of FindNonFinite.
 Result<EncodedWeight> EncodeExact(ThreadPool& pool, const WeightPair& pair, ExactCode code);
 
-// Adds the rows that the base lacks to `encoded` as rows: what EncodeSign leaves out. Their only error is a NaN or infinity.
+// Adds the rows that the base lacks to `encoded` as rows: what EncodeSign leaves out. Their only error is a NaN or
+// infinity.
 Status AddNewRows(const WeightPair& pair, EncodedWeight& encoded);
 
 }  // namespace df

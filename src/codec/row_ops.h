@@ -1,6 +1,6 @@
-// The inner loops of the codecs: one row of a weight at a time, as f32 in the cache. Plain loops of fixed shape which the
-// compiler turns into vectors; sums run in eight f64 lanes folded in a fixed order, so that every compiler, vector width and
-// number of threads gives the same bits.
+// The inner loops of the codecs: one row of a weight at a time, as f32 in the cache. Plain loops of fixed shape which
+// the compiler turns into vectors; sums run in eight f64 lanes folded in a fixed order, so that every compiler, vector
+// width and number of threads gives the same bits.
 #ifndef DELTAFOLD_CODEC_ROW_OPS_H_
 #define DELTAFOLD_CODEC_ROW_OPS_H_
 
@@ -22,9 +22,9 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<float> values);
 // values_j -= +-(scale * col_scale_j); two f32 operations an element. col_scale [n].
 void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_scale, std::span<float> values);
 
-double AbsSum(std::span<const float> values);                                     // sum |r_j|
-double AbsDot(std::span<const float> values, std::span<const double> v);          // sum |r_j| v_j
-void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);     // sum_j += u |r_j|
+double AbsSum(std::span<const float> values);                                  // sum |r_j|
+double AbsDot(std::span<const float> values, std::span<const double> v);       // sum |r_j| v_j
+void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);  // sum_j += u |r_j|
 double SumOfSquares(std::span<const double> values);
 // Sums over d and r = d - d^.
 ErrorSums SumErrors(std::span<const float> d, std::span<const float> r);

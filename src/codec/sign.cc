@@ -12,9 +12,9 @@ namespace {
 struct SignEncoder {
   ThreadPool& pool;
   const WeightPair& pair;
-  size_t n_rows;              // rows that both have
+  size_t n_rows;  // rows that both have
   size_t d_in;
-  Mat<float> row_of_thread;   // [n_threads, d_in] where a thread works on its row
+  Mat<float> row_of_thread;  // [n_threads, d_in] where a thread works on its row
   EncodedWeight encoded;
 };
 
@@ -99,8 +99,8 @@ struct SingularPair {
   Buffer<double> v;  // [d_in] of length 1
 };
 
-// The top singular pair of |R| by power iteration from a constant v, for which u is the row means up to a factor. A step
-// shrinks the error by (sigma_2 / sigma_1)^2, mostly 100 times and more since no entry is negative.
+// The top singular pair of |R| by power iteration from a constant v, for which u is the row means up to a factor. A
+// step shrinks the error by (sigma_2 / sigma_1)^2, mostly 100 times and more since no entry is negative.
 SingularPair TopSingularPair(SignEncoder& encoder) {
   constexpr int kMaxSteps = 50;
   constexpr double kSmallestChange = 1e-7;  // of a unit vector: the scales are stored with 2^-24 = 6e-8
@@ -176,15 +176,20 @@ Result<EncodedWeight> EncodeSign(ThreadPool& pool, const WeightPair& pair, SignO
   const size_t d_in = MatrixCols(pair.fine_tune);
   const size_t plane_bytes = d_out * SignRowBytes(d_in);
   DF_CHECK(MatrixCols(pair.base) == d_in && options.n_planes >= 1 && options.n_planes <= kMaxPlanes);
-  SignEncoder encoder{pool, pair, std::min(d_out, MatrixRows(pair.base)), d_in, Mat<float>(pool.n_threads(), d_in), {}};
-  encoder.encoded.delta = {.d_out = d_out, .d_in = d_in};
+  SignEncoder encoder{pool,
+                      pair,
+                      std::min(d_out, MatrixRows(pair.base)),
+                      d_in,
+                      Mat<float>(pool.n_threads(), d_in),
+                      UnchangedWeight(d_out, d_in)};
   uint8_t* bits = encoder.encoded.owned.emplace_back(options.n_planes * plane_bytes).data();
   for (size_t p = 0; p < options.n_planes; ++p) {
-    SignPlane plane{.bits = {bits + p * plane_bytes, plane_bytes}};
+    SignPlane plane;
+    plane.bits = {bits + p * plane_bytes, plane_bytes};
     const Buffer<double> row_sums = WriteSigns(encoder, bits + p * plane_bytes);
     const double sum = Sum(row_sums.span());
     if (!std::isfinite(sum)) return FindNonFinite(pair);  // f64 sums of finite f32 do not overflow
-    if (p == 0 && sum == 0) return EncodedWeight{.delta = {.d_out = d_out, .d_in = d_in}};
+    if (p == 0 && sum == 0) return UnchangedWeight(d_out, d_in);
     SetScale(encoder, options.scale, row_sums.span(), plane);
     encoder.encoded.delta.planes.push_back(std::move(plane));
   }
