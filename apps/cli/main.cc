@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <iostream>
+#include <new>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
+#include "kernels/target.h"
 
 namespace df::cli {
 namespace {
@@ -44,14 +46,16 @@ CLI::App& ParsedCommand(CLI::App& app) {
 
 int ReportUsage(CLI::App& app, const CLI::Error& error) {
   CLI::App& command = ParsedCommand(app);
-  std::cerr << "deltafold: " << error.what() << "\n";
+  const std::vector<std::string> extras = command.remaining(true);
+  const bool unknown_command = &command == &app && !extras.empty() && !extras.front().starts_with("-");
+  std::cerr << "deltafold: " << (unknown_command ? "unknown command " + extras.front() : error.what()) << "\n";
   std::vector<std::string> offered;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) offered.push_back("--" + name);
   }
   for (const CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; }))
     offered.push_back(sub->get_name());
-  for (const std::string& extra : command.remaining(true)) {
+  for (const std::string& extra : extras) {
     const std::string near = Nearest(extra.substr(0, extra.find('=')), offered);
     if (!near.empty()) std::cerr << "  did you mean " << near << "?\n";
   }
@@ -72,6 +76,7 @@ int Main(int argc, char** argv) {
   CLI::App app{"deltafold: a family of fine-tuned models from one copy of the base weights"};
   app.name("deltafold");
   app.require_subcommand(1);
+  if (const int failed = Report("start", kernels::SetTargetFromEnvironment()); failed != 0) return failed;
   int exit_code = 0;
   AddVersion(app, exit_code);
   try {
@@ -81,6 +86,9 @@ int Main(int argc, char** argv) {
     return 0;
   } catch (const CLI::ParseError& error) {
     return ReportUsage(app, error);
+  } catch (const std::bad_alloc&) {
+    std::cerr << "deltafold: out of memory; free some, lift the limit, or serve fewer variants\n";
+    return 1;
   }
   return exit_code;
 }
