@@ -42,9 +42,9 @@ void WriteKv(KernelContext& context, std::span<const SequenceSegment> segments, 
              MatView<const float> v, const KvLayerView& kv);
 
 struct AttentionOptions {
-  size_t n_heads = 0;   // multiple of kv.n_kv_heads
-  float scale = 1.0F;   // 1 / sqrt(head_dim)
-  size_t window = 0;    // 0 = unlimited
+  size_t n_heads = 0;  // multiple of kv.n_kv_heads
+  float scale = 1.0F;  // 1 / sqrt(head_dim)
+  size_t window = 0;   // 0 = unlimited
 };
 
 // q, out [n, n_heads * head_dim] f32, not aliasing. Keys and values up to each query's own position are in `kv`.

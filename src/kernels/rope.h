@@ -18,7 +18,8 @@ struct RopeSegment {
   float magnitude = 1.0F;           // multiplies cos and sin (yarn's attention factor)
 };
 
-// cos, sin [n, head_dim/2] f32 for positions [n]; the angle is the f32 product position * inv_freq, as the reference does.
+// cos, sin [n, head_dim/2] f32 for positions [n]; the angle is the f32 product position * inv_freq, as the reference
+// does.
 void RopeAngles(KernelContext& context, std::span<const RopeSegment> segments, std::span<const int32_t> positions,
                 MatView<float> cos, MatView<float> sin);
 

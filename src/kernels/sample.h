@@ -1,8 +1,8 @@
 // From logits to a token: greedy, or temperature, top-k and top-p with a counter-based random draw.
 //
-// Semantics as in vLLM: temperature 0 is greedy (lowest index among equals); otherwise p = softmax(logits / temperature)
-// over the k largest logits (ties at the k-th all stay), then the smallest set whose probability, taken from the top, reaches
-// top_p (at least one). The draw is RandomUnit(seed, draw): a function of the request alone.
+// Semantics as in vLLM: temperature 0 is greedy (lowest index among equals); otherwise p = softmax(logits /
+// temperature) over the k largest logits (ties at the k-th all stay), then the smallest set whose probability, taken
+// from the top, reaches top_p (at least one). The draw is RandomUnit(seed, draw): a function of the request alone.
 #ifndef DELTAFOLD_KERNELS_SAMPLE_H_
 #define DELTAFOLD_KERNELS_SAMPLE_H_
 
@@ -14,6 +14,9 @@
 
 namespace df::kernels {
 
+// A temperature below this is greedy, as 0 is (vLLM's bound): dividing by it would only overflow.
+inline constexpr float kGreedyTemperature = 1e-5F;
+
 struct SampleRow {
   size_t row = 0;            // of logits
   size_t vocab = 0;          // columns that count (the variant's vocabulary), >= 1
@@ -21,7 +24,7 @@ struct SampleRow {
   int32_t top_k = 0;         // 0 or >= vocab = off
   float top_p = 1.0F;        // in (0, 1]
   uint64_t seed = 0;
-  uint64_t draw = 0;         // index of the generated token
+  uint64_t draw = 0;  // index of the generated token
 };
 
 struct Sampled {

@@ -1,0 +1,13 @@
+// Highway implementation of rope.h, for the vector target in force.
+#ifndef DELTAFOLD_KERNELS_CPU_ROPE_H_
+#define DELTAFOLD_KERNELS_CPU_ROPE_H_
+
+#include "kernels/rope.h"
+
+namespace df::kernels::cpu {
+
+void ApplyRope(KernelContext& context, MatView<const float> cos, MatView<const float> sin, MatView<float> x);
+
+}  // namespace df::kernels::cpu
+
+#endif  // DELTAFOLD_KERNELS_CPU_ROPE_H_

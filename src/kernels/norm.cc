@@ -1,0 +1,23 @@
+#include "kernels/norm.h"
+
+#include "kernels/cpu/norm.h"
+#include "kernels/ref/norm.h"
+#include "kernels/target.h"
+
+namespace df::kernels {
+
+void RmsNorm(KernelContext& context, std::span<const NormSegment> segments, float eps, MatView<const float> x,
+             MatView<float> out) {
+  (IsScalarTarget() ? ref::RmsNorm : cpu::RmsNorm)(context, segments, eps, x, out);
+}
+
+void RmsNormHeads(KernelContext& context, std::span<const NormSegment> segments, float eps, size_t head_dim,
+                  MatView<float> x) {
+  (IsScalarTarget() ? ref::RmsNormHeads : cpu::RmsNormHeads)(context, segments, eps, head_dim, x);
+}
+
+void AddTo(KernelContext& context, MatView<const float> x, MatView<float> y) {
+  (IsScalarTarget() ? ref::AddTo : cpu::AddTo)(context, x, y);
+}
+
+}  // namespace df::kernels

@@ -1,0 +1,18 @@
+#include "kernels/sample.h"
+
+#include "kernels/cpu/sample.h"
+#include "kernels/ref/sample.h"
+#include "kernels/target.h"
+
+namespace df::kernels {
+
+void Sample(KernelContext& context, MatView<const float> logits, std::span<const SampleRow> rows,
+            std::span<Sampled> results) {
+  (IsScalarTarget() ? ref::Sample : cpu::Sample)(context, logits, rows, results);
+}
+
+void LogSoftmax(KernelContext& context, MatView<const float> logits, MatView<float> out) {
+  (IsScalarTarget() ? ref::LogSoftmax : cpu::LogSoftmax)(context, logits, out);
+}
+
+}  // namespace df::kernels
