@@ -152,8 +152,8 @@ TEST_P(GoldenDelta, SecondPlaneCodesWhatTheFirstLeft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GoldenDelta, ::testing::ValuesIn(kCases), [](const auto& info) {
-  std::string name = info.param.set + "_" + info.param.name;
+INSTANTIATE_TEST_SUITE_P(All, GoldenDelta, ::testing::ValuesIn(kCases), [](const auto& test) {
+  std::string name = test.param.set + "_" + test.param.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
@@ -187,7 +187,7 @@ std::vector<uint8_t> AllBytes(const EncodedWeight& encoded) {
 }
 
 TEST(Sign, GivesTheSameBytesWithAnyNumberOfThreads) {
-  for (const auto [rows, cols] : {std::pair<size_t, size_t>{1, 1}, {3, 5}, {67, 129}, {200, 513}}) {
+  for (const auto& [rows, cols] : {std::pair<size_t, size_t>{1, 1}, {3, 5}, {67, 129}, {200, 513}}) {
     const MadePair made(rows, cols, rows);
     for (const ScaleKind kind : {ScaleKind::kScalar, ScaleKind::kRow, ScaleKind::kRank1}) {
       ThreadPool one(1), two(2), three(3);
@@ -224,7 +224,9 @@ TEST(Sign, EveryPlaneShrinksTheError) {
     EXPECT_LT(encoded.quality.relative_frobenius, last);
     // D^ of one plane is a projection of D: |D - D^|^2 + |D^|^2 = |D|^2 and cosine = |D^| / |D|.
     const double sine = encoded.quality.relative_frobenius;
-    if (n_planes == 1) EXPECT_NEAR(encoded.quality.cosine, std::sqrt(1 - sine * sine), 1e-6);
+    if (n_planes == 1) {
+      EXPECT_NEAR(encoded.quality.cosine, std::sqrt(1 - sine * sine), 1e-6);
+    }
     last = encoded.quality.relative_frobenius;
   }
 }
