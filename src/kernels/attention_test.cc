@@ -24,12 +24,8 @@ struct Geometry {
   size_t window = 0;
 };
 
-// Normal enough for tests: the sum of four uniforms, unit variance.
-float RandomFloat(uint64_t seed, uint64_t k) {
-  double sum = 0;
-  for (uint64_t i = 0; i < 4; ++i) sum += RandomUnit(seed, 4 * k + i) - 0.5;
-  return static_cast<float>(sum * 1.7320508);
-}
+// Uniform with unit variance.
+float RandomFloat(uint64_t seed, uint64_t k) { return static_cast<float>((RandomUnit(seed, k) - 0.5) * 3.4641016); }
 
 Mat<float> RandomMat(size_t rows, size_t cols, uint64_t seed) {
   Mat<float> m(rows, cols);
@@ -184,7 +180,7 @@ TEST(Attention, AgreesWithTheExactSumsOnEveryTarget) {
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
     for (const Geometry& g : Geometries()) {
-      World world(g, {g.head_dim > 100 ? 70U : 150U});
+      World world(g, {g.head_dim > 70 || target == "scalar" ? 70U : 150U});
       KernelContext context(2);
       world.Step(context, 0, 0, world.sequences[0].n_tokens);
       ExpectExact(world, 0, target + " " + Name(g));
@@ -212,9 +208,9 @@ TEST(Attention, GivesTheSameBitsForEveryChunkingPhaseAndThreadCount) {
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
     for (const Geometry& g : Geometries()) {
-      const size_t n_tokens = target == "scalar" ? 70 : 211;
+      const size_t n_tokens = target == "scalar" ? 40 : 171;
       const Mat<float> whole = OutputsInChunks(g, n_tokens, n_tokens, 1);
-      for (const size_t chunk : {1U, 7U, 16U, 33U, 100U}) {
+      for (const size_t chunk : {1U, 7U, 16U, 33U}) {
         EXPECT_TRUE(SameBits(whole, OutputsInChunks(g, n_tokens, chunk, 1 + chunk % 3)))
             << target << " " << Name(g) << " chunk " << chunk;
       }
