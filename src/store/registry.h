@@ -25,7 +25,8 @@ struct Variant {
   GenerationDefaults defaults;
   std::vector<int32_t> eos_ids;
   size_t max_model_len = 0;
-  uint64_t stored_bytes = 0;  // on disk: weights only
+  uint64_t stored_bytes = 0;    // on disk: weights only
+  uint64_t resident_bytes = 0;  // in memory: weights only
   int64_t created_unix = 0;
 
   bool IsBase() const { return weights == nullptr; }
@@ -37,8 +38,8 @@ class Registry {
  public:
   Registry(std::string base_name, std::shared_ptr<const Variant> base);
 
-  // kInvalidArgument for a bad name (empty, over 256 bytes, control characters, comma, quote, slash-dot paths),
-  // kFailedPrecondition when taken.
+  // kInvalidArgument for a bad name (empty, over 256 bytes, spaces and control characters, comma, equals sign, quote,
+  // backslash, "." and ".." path parts), kFailedPrecondition when taken.
   Status Add(std::shared_ptr<const Variant> variant);
   // The variant called `name`; "base:variant" is accepted for any registered variant. nullptr when unknown.
   std::shared_ptr<const Variant> FindOrNull(std::string_view name) const;
