@@ -36,10 +36,6 @@ struct EngineStats {
 // "--kv-cache-dtype": "auto" (bf16 for bf16 checkpoints, else f32), "bf16" or "f32"; kInvalidArgument otherwise.
 Result<DType> ParseKvDtype(std::string_view flag, const BaseWeights& base);
 
-// Whether a refusal by Submit or StartText says that the prompt does not fit the context (OpenAI's
-// context_length_exceeded).
-bool IsContextLengthExceeded(const Status& status);
-
 // Thread-safe. The destructor cancels what is left (reason kCancelled) and joins the engine thread.
 class Engine {
  public:

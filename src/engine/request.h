@@ -34,16 +34,17 @@ std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "a
 struct TokenEvent {
   int32_t token = -1;
   std::optional<FinishReason> finish;
-  Status status;        // why, for kError and kCancelled
-  int64_t time_us = 0;  // SteadyClock
+  Status status;         // why, for kError and kCancelled
+  int64_t time_us = 0;   // SteadyClock
+  int64_t queue_us = 0;  // from Submit to the first step with this request, or to an end before it
 };
 
 // The queue from the engine thread to one client. Thread-safe. Bounded by max_tokens + 1 small events.
 class EventQueue {
  public:
   EventQueue();
-  // Called by the client once, before submitting: `wake` runs on the engine thread after each step with news and must
-  // not block (it posts to an executor).
+  // Called by the client before submitting: `wake` runs on the engine thread after each step with news. It must neither
+  // block nor call the queue (it posts to an executor). After SetWaker({}) returns it does not run any more.
   void SetWaker(std::function<void()> wake);
   // Client side: everything that arrived, in order; empty when nothing did.
   std::vector<TokenEvent> TakeAll();
@@ -67,6 +68,19 @@ struct GenerationRequest {
   std::shared_ptr<EventQueue> events;  // never null
   std::optional<int64_t> timeout_ms;   // from Submit on; then kCancelled with kDeadlineExceeded
 };
+
+struct RequestLimits {
+  size_t context_tokens = 0;  // prompt and answer together
+  size_t vocab = 0;           // of the variant
+};
+
+// Whether the engine can take the request: kInvalidArgument naming the field, with the numbers.
+Status CheckRequest(const GenerationRequest& request, RequestLimits limits);
+
+// Whether such a refusal says that the prompt does not fit the context (OpenAI's context_length_exceeded).
+bool IsContextLengthExceeded(const Status& status);
+// The refusal that IsContextLengthExceeded recognises; `prompt_size` with its unit: "4097 tokens".
+Status ContextLengthExceeded(const std::string& prompt_size, size_t context_tokens);
 
 }  // namespace df
 

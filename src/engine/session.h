@@ -52,7 +52,8 @@ struct TextDelta {
 
 struct Usage {
   size_t prompt_tokens = 0;
-  size_t completion_tokens = 0;
+  size_t completion_tokens = 0;  // the stop token is counted
+  int64_t queue_us = 0;          // from submission to the first step with this request; 0 before its first token
 };
 
 // One generation under way. Owned by its client, used from one thread at a time. Destroyed before the end: cancelled.

@@ -1,0 +1,75 @@
+// The one implementation of Engine. Calls from other threads are in engine_calls.cc, the loop itself in engine.cc.
+#ifndef DELTAFOLD_ENGINE_ENGINE_LOOP_H_
+#define DELTAFOLD_ENGINE_ENGINE_LOOP_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/inbox.h"
+#include "engine/scheduler.h"
+#include "model/decoder.h"
+#include "model/kv_pool.h"
+
+namespace df {
+
+class EngineLoop final : public Engine {
+ public:
+  // `options` as resolved; `seed` for the draws of requests that bring none.
+  EngineLoop(std::shared_ptr<const BaseWeights> base, const EngineOptions& options, uint64_t seed);
+  ~EngineLoop() override;
+
+  Status Submit(GenerationRequest request) override;
+  void Cancel(const std::string& id) override;
+  EngineStats Stats() const override;
+  const EngineOptions& options() const override { return options_; }
+  const BaseWeights& base() const override { return *base_; }
+  bool Healthy() const override;
+
+ private:
+  // Engine thread.
+  void Run();
+  void Accept(News& news);
+  void EndCancelled(const News& news);
+  void EndExpired();
+  void Step();
+  void Deliver(Sequence& sequence, int32_t token);
+  void EndWhere(const std::function<bool(const Sequence&)>& ends, const Status& why);
+  void PublishStats();
+
+  // Any thread.
+  RequestLimits LimitsOf(const GenerationRequest& request) const;
+
+  static constexpr int64_t kIdle = -1;
+
+  const std::shared_ptr<const BaseWeights> base_;
+  const EngineOptions options_;
+  const uint64_t seed_;
+  const SteadyClock clock_;
+  Inbox inbox_;
+
+  // Engine thread only.
+  KernelContext context_;
+  KvPool kv_pool_;
+  Decoder decoder_;
+  KvBlocks blocks_;  // before whoever leases from it
+  Scheduler scheduler_;
+  StepBatch step_;
+  uint64_t n_accepted_ = 0;
+  EngineStats counters_;
+
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;                          // the last published counters_
+  std::atomic<int64_t> busy_since_us_{kIdle};  // start of the step under way; relaxed: only its age matters
+  std::thread thread_;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_ENGINE_ENGINE_LOOP_H_

@@ -1,0 +1,54 @@
+// The queue into the engine thread: requests and cancellations from any thread.
+#ifndef DELTAFOLD_ENGINE_INBOX_H_
+#define DELTAFOLD_ENGINE_INBOX_H_
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+
+namespace df {
+
+struct Submission {
+  GenerationRequest request;
+  int64_t submitted_us = 0;
+};
+
+// What arrived since the last look.
+struct News {
+  std::vector<Submission> submitted;
+  std::vector<std::string> cancelled;  // ids
+};
+
+// Thread-safe.
+class Inbox {
+ public:
+  explicit Inbox(size_t max_queued_requests) : max_queued_requests_(max_queued_requests) {}
+
+  // The only errors are kResourceExhausted (as many requests wait as may) and kUnavailable (stopping).
+  Status Submit(Submission submission);
+  void Cancel(const std::string& id);
+  void Stop();
+
+  // Engine thread: takes the news, waiting for some unless `busy`. False once stopping; what is left is in `news` then.
+  bool Take(bool busy, News& news);
+  // Engine thread: requests taken that still wait for a place.
+  void SetWaiting(size_t n_waiting);
+  // Requests that wait, taken or not.
+  size_t n_waiting() const;
+
+ private:
+  const size_t max_queued_requests_;
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;
+  News news_;
+  size_t n_waiting_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_ENGINE_INBOX_H_

@@ -1,0 +1,231 @@
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+namespace df {
+namespace {
+
+constexpr size_t kBlock = kernels::kKvBlockTokens;
+
+// A scheduler with a model that answers every drawn token with 7 at once.
+struct Bench {
+  Bench(SchedulerOptions options, size_t n_blocks) : blocks(n_blocks), scheduler(options, blocks) {}
+
+  Sequence* Add(size_t n_prompt, size_t n_answer, std::shared_ptr<const VariantWeights> variant = nullptr) {
+    GenerationRequest request;
+    request.id = std::to_string(n_added);
+    request.prompt.assign(n_prompt, 1);
+    request.variant = std::move(variant);
+    request.params.max_tokens = n_answer;
+    const RequestLimits limits{.context_tokens = blocks.n_total() * kBlock, .vocab = 8};
+    auto sequence = MakeSequence(std::move(request), limits, clock.NowUs(), blocks);
+    sequence->arrival = n_added++;
+    Sequence* added = sequence.get();
+    scheduler.Enqueue(std::move(sequence));
+    return added;
+  }
+
+  // Rows of each sequence in the step, by id; finished ones leave.
+  std::map<std::string, size_t> Step() {
+    clock.Advance(1000);
+    std::map<std::string, size_t> rows;
+    std::vector<Sequence*> drawn;
+    for (const Piece& piece : scheduler.PlanStep(clock.NowUs())) {
+      EXPECT_GT(piece.n_rows, 0u);
+      EXPECT_EQ(piece.phase, piece.sequence->phase());
+      EXPECT_GE(piece.sequence->kv.n_blocks(), KvBlocksFor(piece.sequence->n_cached + piece.n_rows));
+      rows[piece.sequence->request.id] += piece.n_rows;
+      if (piece.ReachesEnd()) drawn.push_back(piece.sequence);
+      piece.sequence->n_cached += piece.n_rows;
+    }
+    for (Sequence* sequence : drawn) {
+      if (AppendToken(*sequence, 7, clock.NowUs()).finish) {
+        finished.push_back(sequence->request.id);
+        scheduler.Remove(*sequence);
+      }
+    }
+    return rows;
+  }
+
+  ManualClock clock;
+  KvBlocks blocks;
+  Scheduler scheduler;
+  size_t n_added = 0;
+  std::vector<std::string> finished;
+};
+
+using Rows = std::map<std::string, size_t>;
+
+TEST(KvLease, TakesAllBlocksOrNone) {
+  KvBlocks blocks(3);
+  KvLease a(blocks);
+  KvLease b(blocks);
+  EXPECT_TRUE(a.TryCover(kBlock + 1));
+  EXPECT_EQ(a.n_blocks(), 2u);
+  EXPECT_FALSE(b.TryCover(2 * kBlock));
+  EXPECT_EQ(b.n_blocks(), 0u);
+  EXPECT_TRUE(b.TryCover(kBlock));
+  EXPECT_TRUE(a.TryCover(2 * kBlock));
+  EXPECT_FALSE(a.TryCover(2 * kBlock + 1));
+  a.Release();
+  EXPECT_EQ(blocks.n_free(), 2u);
+}
+
+TEST(KvLease, GivesItsBlocksBackAtItsEnd) {
+  KvBlocks blocks(4);
+  {
+    KvLease lease(blocks);
+    EXPECT_TRUE(lease.TryCover(4 * kBlock));
+    const KvLease moved = std::move(lease);
+    EXPECT_EQ(blocks.n_free(), 0u);
+  }
+  EXPECT_EQ(blocks.n_free(), 4u);
+}
+
+TEST(Scheduler, PrefillsInChunksAndThenDecodes) {
+  Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 8}, 100);
+  bench.Add(20, 3);
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 8}}));
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 8}}));
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 4}}));  // draws the first token
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 1}}));
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 1}}));
+  EXPECT_EQ(bench.finished, (std::vector<std::string>{"0"}));
+  EXPECT_FALSE(bench.scheduler.HasWork());
+  EXPECT_EQ(bench.blocks.n_free(), 100u);
+}
+
+TEST(Scheduler, LetsDecodesGoOnBesideALongPrefill) {
+  Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 8}, 100);
+  bench.Add(4, 100);
+  bench.Step();
+  bench.Add(1000, 1);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(bench.Step(), (Rows{{"0", 1}, {"1", 7}}));
+}
+
+TEST(Scheduler, FillsAStepWithSeveralPrompts) {
+  Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 8}, 100);
+  for (int i = 0; i < 3; ++i) bench.Add(3, 5);
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 3}, {"1", 3}, {"2", 2}}));
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 1}, {"1", 1}, {"2", 1}}));
+}
+
+TEST(Scheduler, RunsAtMostMaxNumSeqs) {
+  Bench bench({.max_num_seqs = 2, .max_num_batched_tokens = 8}, 100);
+  for (int i = 0; i < 5; ++i) bench.Add(1, 2);
+  EXPECT_EQ(bench.Step(), (Rows{{"0", 1}, {"1", 1}}));
+  EXPECT_EQ(bench.scheduler.n_waiting(), 3u);
+  while (bench.scheduler.HasWork()) EXPECT_LE(bench.Step().size(), 2u);
+  EXPECT_EQ(bench.finished.size(), 5u);
+}
+
+TEST(Scheduler, SortsByVariantAndPhaseWithTheBaseFirst) {
+  const auto a = std::make_shared<VariantWeights>();
+  const auto b = std::make_shared<VariantWeights>();
+  Bench bench({.max_num_seqs = 16, .max_num_batched_tokens = 64}, 100);
+  for (const auto& variant : {a, b, std::shared_ptr<VariantWeights>(), b, a, std::shared_ptr<VariantWeights>()}) {
+    bench.Add(2, 9, variant);
+  }
+  bench.Step();
+  for (const auto& variant : {b, std::shared_ptr<VariantWeights>(), a}) bench.Add(2, 9, variant);
+  const std::span<const Piece> pieces = bench.scheduler.PlanStep(0);
+  ASSERT_EQ(pieces.size(), 9u);
+  EXPECT_EQ(pieces[0].sequence->request.variant, nullptr);
+  std::set<std::pair<const VariantWeights*, kernels::Phase>> seen;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::pair key(pieces[i].sequence->request.variant.get(), pieces[i].phase);
+    const bool goes_on = i > 0 && key == std::pair(pieces[i - 1].sequence->request.variant.get(), pieces[i - 1].phase);
+    EXPECT_TRUE(goes_on || seen.insert(key).second) << "piece " << i << " comes back to an earlier group";
+  }
+  EXPECT_EQ(seen.size(), 6u);
+}
+
+TEST(Scheduler, PreemptsTheYoungestAndReplaysWhatItHadGenerated) {
+  Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 64}, 4);
+  bench.Add(kBlock, 2 * kBlock);                    // needs 3 blocks in the end
+  Sequence* young = bench.Add(kBlock, 2 * kBlock);  // and so does this one
+  while (bench.scheduler.n_preemptions() == 0) bench.Step();
+  EXPECT_EQ(young->kv.n_blocks(), 0u);
+  EXPECT_EQ(young->n_cached, 0u);
+  EXPECT_EQ(bench.scheduler.n_waiting(), 1u);
+  const size_t n_generated = young->generated.size();
+  EXPECT_EQ(n_generated, kBlock + 1);
+  while (bench.finished.empty()) EXPECT_EQ(bench.Step().count("1"), 0u);
+  EXPECT_EQ(bench.Step(), (Rows{{"1", kBlock}}));       // the prompt, by the prefill path
+  EXPECT_EQ(bench.Step(), (Rows{{"1", n_generated}}));  // the answer so far, by the decode path
+  EXPECT_EQ(young->generated.size(), n_generated + 1);
+  while (bench.scheduler.HasWork()) bench.Step();
+  EXPECT_EQ(bench.finished, (std::vector<std::string>{"0", "1"}));
+  EXPECT_EQ(bench.blocks.n_free(), 4u);
+}
+
+TEST(Scheduler, DrawsNoTokenFromReplayedRows) {
+  Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 5}, 4);
+  bench.Add(kBlock, 2 * kBlock);
+  Sequence* young = bench.Add(kBlock, 2 * kBlock);
+  while (bench.scheduler.n_preemptions() == 0) bench.Step();
+  while (young->n_cached < kBlock) bench.Step();
+  size_t n_generated = young->generated.size();
+  while (young->n_pending() > 1) {
+    const size_t n_before = young->n_pending();
+    bench.Step();
+    if (n_before > 5) EXPECT_EQ(young->generated.size(), n_generated);
+    n_generated = young->generated.size();
+  }
+  while (bench.scheduler.HasWork()) bench.Step();
+  EXPECT_EQ(bench.finished.size(), 2u);
+}
+
+TEST(Scheduler, MeasuresTheTimeInTheQueue) {
+  Bench bench({.max_num_seqs = 1, .max_num_batched_tokens = 8}, 100);
+  bench.Add(1, 5);
+  Sequence* second = bench.Add(1, 1);
+  while (second->admitted_us < 0) bench.Step();
+  EXPECT_EQ(second->admitted_us - second->submitted_us, 6000);
+}
+
+TEST(Scheduler, RemovesWaitingAndRunningSequencesAlike) {
+  Bench bench({.max_num_seqs = 1, .max_num_batched_tokens = 8}, 100);
+  bench.Add(20, 5);
+  bench.Add(20, 5);
+  bench.Step();
+  EXPECT_EQ(bench.scheduler.RemoveIf([](const Sequence& s) { return s.request.id == "1"; }).size(), 1u);
+  EXPECT_EQ(bench.scheduler.n_waiting(), 0u);
+  EXPECT_EQ(bench.scheduler.RemoveIf([](const Sequence& s) { return s.request.id == "0"; }).size(), 1u);
+  EXPECT_FALSE(bench.scheduler.HasWork());
+  EXPECT_EQ(bench.blocks.n_free(), 100u);
+}
+
+// Any arrivals, any pool that holds the longest: everything ends, oldest progress is never lost, no block leaks.
+TEST(Scheduler, EndsEverySequenceInAnySimulatedLoad) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    uint64_t k = 0;
+    const auto draw = [&](uint64_t below) { return static_cast<size_t>(RandomBits(seed, k++) % below); };
+    const size_t n_batched = 1 + draw(40);
+    const size_t n_seqs = 1 + draw(n_batched);
+    Bench bench({.max_num_seqs = n_seqs, .max_num_batched_tokens = n_batched}, 5 + draw(12));
+    const size_t n_requests = 1 + draw(30);
+    size_t n_steps = 0;
+    while (bench.n_added < n_requests || bench.scheduler.HasWork()) {
+      if (bench.n_added < n_requests && draw(3) == 0) bench.Add(1 + draw(50), 1 + draw(29));
+      if (!bench.scheduler.HasWork()) continue;
+      size_t n_rows = 0;
+      for (const auto& [id, rows] : bench.Step()) n_rows += rows;
+      EXPECT_GE(n_rows, 1u);
+      EXPECT_LE(n_rows, n_batched);
+      EXPECT_LE(bench.scheduler.n_running(), n_seqs);
+      ASSERT_LT(++n_steps, 100'000u) << "seed " << seed << " makes no progress";
+    }
+    EXPECT_EQ(bench.finished.size(), n_requests) << "seed " << seed;
+    EXPECT_EQ(bench.blocks.n_free(), bench.blocks.n_total()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace df
