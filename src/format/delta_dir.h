@@ -18,6 +18,8 @@ struct DeltaMetadata {
   std::string base_fingerprint;  // 32 hex digits
   std::string base_quant = "none";
   std::string content_digest;  // 32 hex digits, XXH3-128 of all tensors (name, dtype, shape, bytes) in name order
+  std::map<std::string, std::string>
+      file_digests;  // side file -> digest of its bytes, for those written with the delta
 };
 
 struct ShapeOfWeight {
@@ -46,8 +48,16 @@ class DeltaDirectory {
   // The replacement of a vector (norm, bias) of `size` elements, or nullopt.
   Result<std::optional<TensorView>> Vector(std::string_view name, size_t size) const;
 
-  // Recomputes the content digest: kCorrupt on mismatch (bit flip), streaming over all bytes.
+  // Every stored tensor by its full name, for listings.
+  const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
+
+  // Recomputes the content digest and those of the side files written with the delta: kCorrupt on mismatch (bit flip),
+  // streaming over all bytes.
   Status VerifyDigest() const;
+  // Identity of all that can change an answer: base fingerprint, content digest and the bytes of config.json,
+  // generation_config.json, tokenizer and chat template. Two directories with equal tensors and, say, different RoPE
+  // settings have equal content digests, but different generations.
+  Result<std::string> Generation() const;
   Status CheckIntact() const;
   uint64_t stored_bytes() const;
 

@@ -17,6 +17,8 @@
 
 namespace df {
 
+struct PeftConfig;  // format/peft_config.h
+
 // A linear module of the base that an adapter may change.
 struct LinearModule {
   std::string path;  // "model.layers.0.self_attn.q_proj"
@@ -27,8 +29,10 @@ struct LinearModule {
 class PeftAdapter {
  public:
   static Result<std::shared_ptr<const PeftAdapter>> Open(const std::string& directory);
+  ~PeftAdapter();
 
   const std::string& directory() const { return directory_; }
+  const Json& config_json() const { return json_; }
   size_t rank() const { return rank_; }  // the largest stored
   const SafetensorsFile& file() const { return *file_; }
 
@@ -40,9 +44,11 @@ class PeftAdapter {
   Result<std::string> Digest() const;
 
  private:
-  PeftAdapter() = default;
+  PeftAdapter();
+
   std::string directory_;
-  Json config_;
+  Json json_;
+  std::unique_ptr<const PeftConfig> config_;
   size_t rank_ = 0;
   std::shared_ptr<const SafetensorsFile> file_;
 };

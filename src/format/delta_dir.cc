@@ -1,0 +1,169 @@
+#include "format/delta_dir.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "format/delta_tensors.h"
+#include "format/digest.h"
+#include "format/message.h"
+#include "format/shards.h"
+
+namespace df {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxSideFileBytes = size_t{256} << 20;  // the largest public tokenizer.json has 35 MB
+
+// The files of a variant, beside its tensors, that can change an answer.
+constexpr std::array<std::string_view, 5> kServedFiles = {"config.json", "generation_config.json", "tokenizer.json",
+                                                          "tokenizer_config.json", "chat_template.jinja"};
+
+Result<std::string> Required(const std::map<std::string, std::string>& metadata, const std::string& key) {
+  const auto at = metadata.find(key);
+  if (at == metadata.end()) return Corrupt("__metadata__ lacks \"" + key + "\": this is no delta of deltafold");
+  return at->second;
+}
+
+// Metadata values that have one meaning only in version 1.
+Status CheckFixedMetadata(const std::map<std::string, std::string>& metadata) {
+  struct Fixed {
+    const char* key;
+    std::string_view value;
+  };
+  for (const Fixed& fixed : {Fixed{"format", "deltafold"}, Fixed{"format_version", "1"}, Fixed{"base_quant", "none"},
+                             Fixed{"sign_zero", "+1"}}) {
+    DF_ASSIGN_OR_RETURN(const std::string value, Required(metadata, fixed.key));
+    if (value == fixed.value) continue;
+    return Unsupported("__metadata__ \"" + std::string(fixed.key) + "\" is " + Quoted(value) +
+                       ", this version reads \"" + std::string(fixed.value) + "\" only");
+  }
+  return Status::Ok();
+}
+
+Result<std::vector<std::shared_ptr<const SafetensorsFile>>> OpenDeltaFiles(const std::string& directory) {
+  const std::string single = directory + "/delta_model.safetensors";
+  const std::string index = single + ".index.json";
+  std::error_code error;
+  if (!fs::exists(single, error) && fs::exists(index, error)) return OpenShards(directory, index);
+  DF_ASSIGN_OR_RETURN(std::shared_ptr<const SafetensorsFile> file, SafetensorsFile::Open(single));
+  return std::vector{std::move(file)};
+}
+
+Status CheckOneFileDigest(const std::string& directory, const std::string& name, const std::string& expected) {
+  const Result<std::string> content = ReadFileBounded(directory + "/" + name, kMaxSideFileBytes);
+  if (!content.ok()) return Corrupt("the delta was written with " + name + ": " + content.status().message());
+  Digest digest;
+  digest.AddText(*content);
+  if (digest.Hex() == expected) return Status::Ok();
+  return Corrupt(directory + "/" + name + " has digest " + digest.Hex() + ", the delta was written with " + expected);
+}
+
+}  // namespace
+
+namespace internal {
+
+bool IsPlainFileName(std::string_view name) {
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7F && c != '/' && c != '\\';
+  });
+  return plain && !name.empty() && name.size() <= 255 && name.front() != '.';
+}
+
+Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>& metadata) {
+  DF_RETURN_IF_ERROR(CheckFixedMetadata(metadata));
+  DeltaMetadata read;
+  DF_ASSIGN_OR_RETURN(read.base_fingerprint, Required(metadata, "base_fingerprint"));
+  DF_ASSIGN_OR_RETURN(read.content_digest, Required(metadata, "content_digest"));
+  for (const std::string& digest : {read.base_fingerprint, read.content_digest}) {
+    if (!IsDigest(digest)) return Corrupt("__metadata__ has " + Quoted(digest) + " in place of 32 hex digits");
+  }
+  for (const auto& [key, value] : metadata) {
+    if (!key.starts_with(kFileDigestPrefix)) continue;
+    const std::string name = key.substr(kFileDigestPrefix.size());
+    if (!IsPlainFileName(name) || !IsDigest(value)) return Corrupt("__metadata__ has the unsound entry " + Quoted(key));
+    read.file_digests.emplace(name, value);
+  }
+  return read;
+}
+
+}  // namespace internal
+
+Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::string& directory) {
+  std::shared_ptr<DeltaDirectory> delta(new DeltaDirectory);
+  delta->directory_ = directory;
+  DF_ASSIGN_OR_RETURN(delta->delta_config_, ReadJsonFile(directory + "/delta_config.json"));
+  if (!delta->delta_config_.is_object()) return Corrupt(directory + "/delta_config.json must be a JSON object");
+  DF_ASSIGN_OR_RETURN(delta->config_, LoadModelConfig(directory));
+  DF_ASSIGN_OR_RETURN(delta->files_, OpenDeltaFiles(directory));
+  for (const auto& file : delta->files_) {
+    if (file->metadata() != delta->files_.front()->metadata()) {
+      return Corrupt(file->file().path() + " has other __metadata__ than " + delta->files_.front()->file().path());
+    }
+    for (const NamedTensor& tensor : file->tensors()) {
+      delta->tensors_.emplace(tensor.name, StoredTensor{tensor.view, &file->file()});
+    }
+  }
+  Result<DeltaMetadata> metadata = internal::ReadDeltaMetadata(delta->files_.front()->metadata());
+  if (!metadata.ok()) return metadata.status().Annotate(delta->files_.front()->file().path());
+  delta->metadata_ = *std::move(metadata);
+  Result<std::vector<std::string>> weights = internal::CheckDeltaTensors(delta->tensors_);
+  DF_RETURN_IF_ERROR(delta->CheckIntact());
+  if (!weights.ok()) return weights.status().Annotate(directory);
+  delta->weights_ = *std::move(weights);
+  return std::shared_ptr<const DeltaDirectory>(std::move(delta));
+}
+
+Result<LinearDelta> DeltaDirectory::Linear(std::string_view weight, ShapeOfWeight base, size_t d_out) const {
+  Result<LinearDelta> delta = internal::LinearOf(tensors_, weight, base, d_out);
+  if (!delta.ok()) return delta.status().Annotate(directory_);
+  return delta;
+}
+
+Result<std::optional<TensorView>> DeltaDirectory::Vector(std::string_view name, size_t size) const {
+  Result<std::optional<TensorView>> vector = internal::VectorOf(tensors_, name, size);
+  if (!vector.ok()) return vector.status().Annotate(directory_);
+  return vector;
+}
+
+Status DeltaDirectory::VerifyDigest() const {
+  const std::string found = internal::ContentDigest(tensors_);
+  DF_RETURN_IF_ERROR(CheckIntact());
+  if (found != metadata_.content_digest) {
+    return Corrupt(directory_ + ": the tensors have digest " + found + ", the delta was written with " +
+                   metadata_.content_digest + ": a file was damaged or changed");
+  }
+  for (const auto& [name, digest] : metadata_.file_digests) {
+    DF_RETURN_IF_ERROR(CheckOneFileDigest(directory_, name, digest));
+  }
+  return Status::Ok();
+}
+
+Result<std::string> DeltaDirectory::Generation() const {
+  Digest digest;
+  digest.AddText(metadata_.base_fingerprint);
+  digest.AddText(metadata_.content_digest);
+  for (const std::string_view name : kServedFiles) {
+    const Result<std::string> content = ReadFileBounded(directory_ + "/" + std::string(name), kMaxSideFileBytes);
+    if (!content.ok() && content.status().code() == StatusCode::kNotFound) continue;
+    if (!content.ok()) return content.status();
+    digest.AddText(name);
+    digest.AddText(*content);
+  }
+  return digest.Hex();
+}
+
+Status DeltaDirectory::CheckIntact() const {
+  for (const auto& file : files_) DF_RETURN_IF_ERROR(file->file().CheckIntact());
+  return Status::Ok();
+}
+
+uint64_t DeltaDirectory::stored_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& file : files_) sum += file->file().bytes().size();
+  return sum;
+}
+
+}  // namespace df

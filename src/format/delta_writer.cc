@@ -1,0 +1,225 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/atomic_file.h"
+#include "format/delta_dir.h"
+#include "format/delta_tensors.h"
+#include "format/digest.h"
+#include "format/message.h"
+
+namespace df {
+namespace {
+
+using internal::TensorMap;
+
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+struct Spooled {
+  DType dtype = DType::kU8;
+  Shape shape;
+  uint64_t begin_bytes = 0;
+  uint64_t size_bytes = 0;
+};
+
+// The shared dtype and presence of one optional scale of all planes, or why they cannot be stored together.
+Result<std::vector<Bytes>> ScalePieces(const std::string& name, const LinearDelta& delta,
+                                       std::optional<TensorView> SignPlane::* scale, size_t size) {
+  std::vector<Bytes> pieces;
+  for (const SignPlane& plane : delta.planes) {
+    const std::optional<TensorView>& first = delta.planes.front().*scale;
+    const std::optional<TensorView>& own = plane.*scale;
+    if (own.has_value() != first.has_value() || (own && own->dtype != first->dtype)) {
+      return InvalidArgument("the planes of " + Quoted(name) + " differ in which scales they have or in their dtype");
+    }
+    if (!own) continue;
+    if (own->shape != Shape{size}) {
+      return InvalidArgument("a scale of " + Quoted(name) + " has shape " + ToString(own->shape) + ", expected " +
+                             ToString(Shape{size}));
+    }
+    pieces.push_back(own->bytes);
+  }
+  return pieces;
+}
+
+class DeltaWriterImpl final : public DeltaWriter {
+ public:
+  DeltaWriterImpl(AtomicDirectory directory, AtomicFile spool, Options options)
+      : directory_(std::move(directory)), spool_(std::move(spool)), options_(std::move(options)) {}
+
+  Status Add(const std::string& name, DType dtype, const Shape& shape, Bytes data) override {
+    return AddPieces(name, dtype, shape, {data});
+  }
+  Status AddLinear(const std::string& name, const LinearDelta& delta) override;
+  Status AddFile(const std::string& file_name, std::string_view content) override;
+  Status Commit(const Json& summary) override;
+
+ private:
+  Status AddPieces(const std::string& name, DType dtype, const Shape& shape, const std::vector<Bytes>& pieces);
+  Status AddPlanes(const std::string& name, const LinearDelta& delta);
+  Status WriteTensors(const MappedFile& spool);
+  Status WriteConfig(const Json& summary);
+
+  AtomicDirectory directory_;
+  AtomicFile spool_;
+  Options options_;
+  std::map<std::string, Spooled> tensors_;
+  std::map<std::string, std::string> file_digests_;
+  std::set<std::string> files_;
+};
+
+Status DeltaWriterImpl::AddPieces(const std::string& name, DType dtype, const Shape& shape,
+                                  const std::vector<Bytes>& pieces) {
+  Spooled spooled{.dtype = dtype, .shape = shape, .begin_bytes = spool_.written_bytes()};
+  for (const Bytes piece : pieces) spooled.size_bytes += piece.size();
+  const std::optional<size_t> elements = shape.TryElements();
+  if (!elements || spooled.size_bytes / DTypeBytes(dtype) != *elements || spooled.size_bytes % DTypeBytes(dtype) != 0) {
+    return InvalidArgument("tensor " + Quoted(name) + " of " + std::string(DTypeName(dtype)) + " " + ToString(shape) +
+                           " was given " + std::to_string(spooled.size_bytes) + " bytes");
+  }
+  if (!tensors_.emplace(name, spooled).second) return InvalidArgument("tensor " + Quoted(name) + " is stored already");
+  for (const Bytes piece : pieces) DF_RETURN_IF_ERROR(spool_.Write(piece));
+  return Status::Ok();
+}
+
+Status DeltaWriterImpl::AddPlanes(const std::string& name, const LinearDelta& delta) {
+  const size_t n_planes = delta.planes.size();
+  const size_t plane_bytes = delta.d_out * SignRowBytes(delta.d_in);
+  std::vector<Bytes> bits;
+  std::vector<float> scales;
+  for (const SignPlane& plane : delta.planes) {
+    if (plane.bits.size() != plane_bytes) {
+      return InvalidArgument("a plane of " + Quoted(name) + " has " + std::to_string(plane.bits.size()) +
+                             " bytes of signs, expected " + std::to_string(plane_bytes));
+    }
+    bits.push_back(plane.bits);
+    scales.push_back(plane.scale);
+  }
+  DF_ASSIGN_OR_RETURN(const auto rows, ScalePieces(name, delta, &SignPlane::row_scale, delta.d_out));
+  DF_ASSIGN_OR_RETURN(const auto cols, ScalePieces(name, delta, &SignPlane::col_scale, delta.d_in));
+  DF_RETURN_IF_ERROR(AddPieces(name + ".sign", DType::kU8, {n_planes, delta.d_out, SignRowBytes(delta.d_in)}, bits));
+  // A scalar of one beside a row or column scale says nothing.
+  const bool unit = std::all_of(scales.begin(), scales.end(), [](float s) { return s == 1.0F; });
+  if (!unit || (rows.empty() && cols.empty())) {
+    DF_RETURN_IF_ERROR(AddPieces(name + ".scale", DType::kF32, {n_planes}, {AsBytes(std::span<const float>(scales))}));
+  }
+  if (!rows.empty()) {
+    const DType dtype = delta.planes.front().row_scale->dtype;
+    DF_RETURN_IF_ERROR(AddPieces(name + ".scale_row", dtype, {n_planes, delta.d_out}, rows));
+  }
+  if (cols.empty()) return Status::Ok();
+  return AddPieces(name + ".scale_col", delta.planes.front().col_scale->dtype, {n_planes, delta.d_in}, cols);
+}
+
+Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& delta) {
+  if (delta.gain_row) return InvalidArgument("the gain of " + Quoted(name) + " has no place in format version 1");
+  if (delta.low_rank.size() > 1 || (!delta.low_rank.empty() && delta.low_rank.front().scale != 1.0F)) {
+    return InvalidArgument("format version 1 stores one low-rank pair of scale 1, " + Quoted(name) +
+                           " has others: fold the scale into B");
+  }
+  if (!delta.planes.empty()) DF_RETURN_IF_ERROR(AddPlanes(name, delta));
+  for (const LowRank& pair : delta.low_rank) {
+    DF_RETURN_IF_ERROR(Add(name + ".lora_A", pair.a.dtype, pair.a.shape, pair.a.bytes));
+    DF_RETURN_IF_ERROR(Add(name + ".lora_B", pair.b.dtype, pair.b.shape, pair.b.bytes));
+  }
+  if (delta.rows) {
+    const std::span<const int32_t> index(delta.rows->index);
+    DF_RETURN_IF_ERROR(Add(name + ".rows_index", DType::kI32, {index.size()}, AsBytes(index)));
+    DF_RETURN_IF_ERROR(
+        Add(name + ".rows", delta.rows->values.dtype, delta.rows->values.shape, delta.rows->values.bytes));
+  }
+  if (delta.raw) DF_RETURN_IF_ERROR(Add(name, delta.raw->dtype, delta.raw->shape, delta.raw->bytes));
+  if (!delta.bias) return Status::Ok();
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.ends_with(kWeight)) return InvalidArgument("the bias of " + Quoted(name) + " has no name");
+  const std::string bias = name.substr(0, name.size() - kWeight.size()) + ".bias";
+  return Add(bias, delta.bias->dtype, delta.bias->shape, delta.bias->bytes);
+}
+
+Status DeltaWriterImpl::AddFile(const std::string& file_name, std::string_view content) {
+  if (!internal::IsPlainFileName(file_name) || file_name.starts_with("delta_")) {
+    return InvalidArgument("a file beside a delta cannot be named " + Quoted(file_name));
+  }
+  if (!files_.insert(file_name).second) return InvalidArgument("file " + Quoted(file_name) + " is stored already");
+  if (file_name != "README.md") {  // for people to edit
+    Digest digest;
+    digest.AddText(content);
+    file_digests_.emplace(file_name, digest.Hex());
+  }
+  return WriteFileAtomically(directory_.path() + "/" + file_name, content);
+}
+
+Status DeltaWriterImpl::WriteTensors(const MappedFile& spool) {
+  TensorMap map;
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, spooled] : tensors_) {
+    const Bytes bytes = spool.bytes().subspan(spooled.begin_bytes, spooled.size_bytes);
+    map.emplace(name, StoredTensor{{spooled.dtype, spooled.shape, bytes}, &spool});
+    specs.push_back({name, spooled.dtype, spooled.shape});
+  }
+  // Largest elements first: each tensor then starts at a multiple of its element size. Names break ties: one content,
+  // one file.
+  std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    const size_t a_bytes = DTypeBytes(a.dtype), b_bytes = DTypeBytes(b.dtype);
+    return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
+  });
+  std::map<std::string, std::string> metadata = {
+      {"format", "deltafold"}, {"format_version", "1"}, {"base_fingerprint", options_.base_fingerprint},
+      {"base_quant", "none"},  {"sign_zero", "+1"},     {"content_digest", internal::ContentDigest(map)}};
+  for (const auto& [name, digest] : file_digests_) metadata[std::string(internal::kFileDigestPrefix) + name] = digest;
+  DF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                      SafetensorsWriter::Create(directory_.path() + "/delta_model.safetensors", specs, metadata));
+  for (const TensorSpec& spec : specs) {
+    const Bytes bytes = map.find(spec.name)->second.view.bytes;
+    for (size_t done = 0; done < bytes.size(); done += kPieceBytes) {
+      const Bytes piece = bytes.subspan(done, std::min(kPieceBytes, bytes.size() - done));
+      DF_RETURN_IF_ERROR(writer.Write(piece));
+      spool.DropPages(piece);
+    }
+  }
+  DF_RETURN_IF_ERROR(spool.CheckIntact());
+  return writer.Commit();
+}
+
+Status DeltaWriterImpl::WriteConfig(const Json& summary) {
+  Json config = Json::object();
+  config["format"] = "deltafold";
+  config["format_version"] = 1;
+  config["base_model_name_or_path"] = options_.base_name;
+  config["base_fingerprint"] = options_.base_fingerprint;
+  if (summary.is_object()) {
+    for (const auto& [key, value] : summary.items()) {
+      if (!config.contains(key)) config[key] = value;
+    }
+  }
+  return WriteFileAtomically(directory_.path() + "/delta_config.json", DumpJson(config, 2) + "\n");
+}
+
+Status DeltaWriterImpl::Commit(const Json& summary) {
+  if (!files_.contains("config.json")) return InvalidArgument("a delta needs the fine-tune's config.json");
+  const std::string spool_path = directory_.path() + "/delta_spool";
+  DF_RETURN_IF_ERROR(spool_.Commit());
+  DF_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> spool, MappedFile::Open(spool_path));
+  unlink(spool_path.c_str());  // the mapping keeps the content
+  DF_RETURN_IF_ERROR(WriteTensors(*spool));
+  DF_RETURN_IF_ERROR(WriteConfig(summary));
+  // Nothing is published that the reader would refuse.
+  const auto written = DeltaDirectory::Open(directory_.path());
+  if (!written.ok()) return written.status().Annotate("the delta as written cannot be read");
+  return directory_.Commit();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(const std::string& directory, Options options) {
+  if (!IsDigest(options.base_fingerprint)) {
+    return InvalidArgument("a base fingerprint has 32 hex digits, got " + Quoted(options.base_fingerprint));
+  }
+  DF_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory, {.replace = options.replace}));
+  DF_ASSIGN_OR_RETURN(AtomicFile spool, AtomicFile::Create(target.path() + "/delta_spool"));
+  return std::unique_ptr<DeltaWriter>(
+      std::make_unique<DeltaWriterImpl>(std::move(target), std::move(spool), std::move(options)));
+}
+
+}  // namespace df

@@ -1,0 +1,77 @@
+// adapter_config.json of a LoRA adapter: which modules it targets, with which rank and alpha.
+#ifndef DELTAFOLD_FORMAT_PEFT_CONFIG_H_
+#define DELTAFOLD_FORMAT_PEFT_CONFIG_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace re2 {
+class RE2;
+}
+
+namespace df {
+
+// A regular expression in linear time (RE2), compiled within bounds: at most 1000 bytes, 1 MiB. Python's syntax but for
+// look-around and back-references, which are refused. Immutable, thread-safe.
+class Pattern {
+ public:
+  static Result<Pattern> Compile(std::string_view text);
+  Pattern(Pattern&&) noexcept;
+  Pattern& operator=(Pattern&&) noexcept;
+  ~Pattern();
+
+  bool MatchesWhole(std::string_view text) const;
+  // Number in the first group of a match at the start of `text`.
+  std::optional<int64_t> NumberAtStart(std::string_view text) const;
+
+ private:
+  explicit Pattern(std::unique_ptr<re2::RE2> regex);
+  std::unique_ptr<re2::RE2> regex_;
+};
+
+// `target_modules` or `exclude_modules`: a regular expression over the whole module path, or names that match the path
+// or a dotted suffix of it.
+struct ModuleMatcher {
+  std::optional<Pattern> pattern;
+  std::unordered_set<std::string> names;
+  bool all_linear = false;  // every linear layer but the head
+
+  bool MatchesDirectly(const std::string& path) const;  // the whole path is one of the names
+  bool Matches(const std::string& path) const;
+};
+
+// One entry of rank_pattern or alpha_pattern: applies to the paths that match ^(.*\.)?(key)$; the first in file order
+// wins.
+struct PatternValue {
+  Pattern pattern;
+  double value = 0;
+};
+
+// Immutable after parsing.
+struct PeftConfig {
+  size_t rank = 0;
+  double alpha = 0;
+  bool rslora = false;  // scale alpha / sqrt(r) in place of alpha / r
+  std::vector<PatternValue> rank_pattern, alpha_pattern;
+  ModuleMatcher targets, excluded;
+  std::vector<int64_t> layers;  // layers_to_transform; empty = all. Narrows a target that matched by suffix
+  std::vector<Pattern> layer_patterns;
+
+  bool Targets(const std::string& path) const;
+  size_t RankOf(std::string_view path) const;
+  double ScaleOf(std::string_view path) const;  // alpha / r, or alpha / sqrt(r)
+};
+
+// The only errors are kInvalidArgument (missing, wrong type, out of range) and kUnsupported (named field).
+Result<PeftConfig> ParsePeftConfig(const Json& json);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_FORMAT_PEFT_CONFIG_H_
