@@ -12,7 +12,7 @@ Status FindNonFiniteIn(const TensorView& tensor, const std::string& name, std::s
     ReadFloats(tensor, r * row.size(), row);
     const auto bad = std::find_if(row.begin(), row.end(), [](float x) { return !std::isfinite(x); });
     if (bad == row.end()) continue;
-    return InvalidArgument("tensor " + name + " of the " + std::string(checkpoint) + " holds " +
+    return Corrupt("tensor " + name + " of the " + std::string(checkpoint) + " holds " +
                            (std::isnan(*bad) ? "NaN" : "an infinity") + " at row " + std::to_string(r) + ", column " +
                            std::to_string(bad - row.begin()) + ": its delta has no scale");
   }
@@ -85,7 +85,7 @@ Status FindNonFinite(const WeightPair& pair) {
   DF_RETURN_IF_ERROR(FindNonFiniteIn(pair.base, pair.name, "base"));
   DF_RETURN_IF_ERROR(FindNonFiniteIn(pair.fine_tune, pair.name, "fine-tune"));
   // Both finite, their difference is not: f32 weights of opposite sign near the largest float.
-  return InvalidArgument("tensor " + pair.name + ": the difference of fine-tune and base overflows f32");
+  return Corrupt("tensor " + pair.name + ": the difference of fine-tune and base overflows f32");
 }
 
 }  // namespace df

@@ -60,7 +60,7 @@ std::string CodeName(const LinearDelta& delta);
 // Bytes that the parts of `delta` take on disk.
 uint64_t StoredBytes(const LinearDelta& delta);
 
-// kInvalidArgument naming tensor, checkpoint and position of the first NaN or infinity; Ok when there is none.
+// kCorrupt naming tensor, checkpoint and position of the first NaN or infinity; Ok when there is none.
 Status FindNonFinite(const WeightPair& pair);
 
 }  // namespace df

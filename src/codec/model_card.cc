@@ -1,0 +1,117 @@
+#include "codec/model_card.h"
+
+#include <cmath>
+
+namespace df {
+namespace {
+
+// Six decimals: what follows is noise to a reader.
+double Rounded(double value) { return std::round(value * 1e6) / 1e6; }
+
+std::string Decimal(double value) { return DumpJson(Json(std::round(value * 1e4) / 1e4)); }
+
+std::string Recipe(const CompressOptions& options) {
+  std::string recipe = std::to_string(options.sign.n_planes) + " sign plane" + (options.sign.n_planes > 1 ? "s" : "") +
+                       ", " + std::string(ScaleName(options.sign.scale)) + " scale";
+  const auto append = [&](std::string_view what, const VocabularyOptions& vocabulary) {
+    recipe += "; " + std::string(what) + " " + std::string(VocabularyCodeName(vocabulary.code));
+    if (vocabulary.code == VocabularyCode::kSign) recipe += " in " + std::to_string(vocabulary.n_planes) + " planes";
+  };
+  append("embeddings", options.embeddings);
+  append("head", options.head);
+  return recipe;
+}
+
+Json TensorJson(const WeightReport& weight) {
+  Json entry = {{"name", weight.name},
+                {"code", weight.code},
+                {"shape", weight.shape.dims()},
+                {"bytes", weight.bytes},
+                {"full_bytes", weight.full_bytes}};
+  entry["relative_frobenius"] = Rounded(weight.quality.relative_frobenius);
+  entry["cosine"] = Rounded(weight.quality.cosine);
+  return entry;
+}
+
+Json VocabularyJson(const VocabularyOptions& options) {
+  Json entry = {{"code", VocabularyCodeName(options.code)}};
+  if (options.code == VocabularyCode::kSign) entry["planes"] = options.n_planes;
+  return entry;
+}
+
+}  // namespace
+
+std::string_view ScaleName(ScaleKind scale) {
+  switch (scale) {
+    case ScaleKind::kScalar: return "scalar";
+    case ScaleKind::kRow: return "row";
+    case ScaleKind::kRank1: return "rank1";
+  }
+  return "";
+}
+
+std::string_view VocabularyCodeName(VocabularyCode code) {
+  switch (code) {
+    case VocabularyCode::kAuto: return "auto";
+    case VocabularyCode::kRaw: return "raw";
+    case VocabularyCode::kRows: return "rows";
+    case VocabularyCode::kSign: return "sign";
+  }
+  return "";
+}
+
+Json ToJson(const CompressReport& report, const CompressOptions& options) {
+  Json json;
+  json["codec"] = {{"code", "sign"},
+                   {"scale", ScaleName(options.sign.scale)},
+                   {"planes", options.sign.n_planes},
+                   {"embeddings", VocabularyJson(options.embeddings)},
+                   {"head", VocabularyJson(options.head)}};
+  json["quality"] = {{"mean_relative_frobenius", Rounded(report.mean_relative_frobenius)},
+                     {"mean_cosine", Rounded(report.mean_cosine)}};
+  json["bytes"] = {{"delta", report.delta_bytes}, {"full", report.full_bytes}};
+  json["tensors"] = Json::array();
+  for (const WeightReport& weight : report.weights) json["tensors"].push_back(TensorJson(weight));
+  return json;
+}
+
+std::string ModelCard(const CompressReport& report, const CompressOptions& options) {
+  const double share =
+      report.full_bytes == 0 ? 0 : static_cast<double>(report.delta_bytes) / static_cast<double>(report.full_bytes);
+  // A JSON string is a YAML string: names cannot break out of the front matter.
+  return "---\n"
+         "base_model: " +
+         DumpJson(options.base_name) +
+         "\n"
+         "base_model_relation: adapter\n"
+         "library_name: deltafold\n"
+         "tags: [deltafold, delta]\n"
+         "---\n\n"
+         "# Delta of " +
+         DumpJson(options.model_name) + " against " + DumpJson(options.base_name) +
+         "\n\n"
+         "Made and served by deltafold: the base's weights with this delta folded in answer as the fine-tune does, "
+         "up to the error below.\n\n"
+         "| | |\n|---|---|\n"
+         "| recipe | " +
+         Recipe(options) +
+         " |\n"
+         "| bytes | " +
+         std::to_string(report.delta_bytes) + " of " + std::to_string(report.full_bytes) + " (" + Decimal(share * 100) +
+         " %) |\n"
+         "| weights | " +
+         std::to_string(report.weights.size()) + ", " + std::to_string(report.n_unchanged) +
+         " unchanged and not stored |\n"
+         "| mean relative Frobenius error of the coded differences | " +
+         Decimal(report.mean_relative_frobenius) +
+         " |\n"
+         "| mean cosine | " +
+         Decimal(report.mean_cosine) +
+         " |\n"
+         "| base fingerprint | " +
+         report.base_fingerprint +
+         " |\n\n"
+         "Every tensor's code, bytes and error stand in `delta_config.json`.\n";
+}
+
+}  // namespace df

@@ -1,0 +1,18 @@
+// README.md of a delta directory, as model hubs show it.
+#ifndef DELTAFOLD_CODEC_MODEL_CARD_H_
+#define DELTAFOLD_CODEC_MODEL_CARD_H_
+
+#include <string>
+
+#include "codec/compressor.h"
+
+namespace df {
+
+std::string ModelCard(const CompressReport& report, const CompressOptions& options);
+
+std::string_view ScaleName(ScaleKind scale);               // "scalar", "row", "rank1"
+std::string_view VocabularyCodeName(VocabularyCode code);  // "auto", "raw", "rows", "sign"
+
+}  // namespace df
+
+#endif  // DELTAFOLD_CODEC_MODEL_CARD_H_
