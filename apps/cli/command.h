@@ -13,6 +13,7 @@ namespace df::cli {
 // Prints "deltafold <command>: <message>" to stderr and returns the exit code of `status` (0 when ok).
 int Report(std::string_view command, const Status& status);
 
+void AddCompress(CLI::App& app, int& exit_code);
 void AddVersion(CLI::App& app, int& exit_code);
 
 }  // namespace df::cli

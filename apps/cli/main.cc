@@ -78,6 +78,7 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   if (const int failed = Report("start", kernels::SetTargetFromEnvironment()); failed != 0) return failed;
   int exit_code = 0;
+  AddCompress(app, exit_code);
   AddVersion(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -13,8 +13,8 @@ Status FindNonFiniteIn(const TensorView& tensor, const std::string& name, std::s
     const auto bad = std::find_if(row.begin(), row.end(), [](float x) { return !std::isfinite(x); });
     if (bad == row.end()) continue;
     return Corrupt("tensor " + name + " of the " + std::string(checkpoint) + " holds " +
-                           (std::isnan(*bad) ? "NaN" : "an infinity") + " at row " + std::to_string(r) + ", column " +
-                           std::to_string(bad - row.begin()) + ": its delta has no scale");
+                   (std::isnan(*bad) ? "NaN" : "an infinity") + " at row " + std::to_string(r) + ", column " +
+                   std::to_string(bad - row.begin()) + ": its delta has no scale");
   }
   return Status::Ok();
 }

@@ -66,7 +66,7 @@ Json ToJson(const CompressReport& report, const CompressOptions& options);
 // Writes `directory`, which appears whole or not at all. Both checkpoints are read through their mappings and the pages
 // given back; anonymous memory stays below twice the largest tensor + 64 * d_in f64. The bytes written depend on the
 // inputs alone. The only errors are kFailedPrecondition (not a fine-tune of this base; the directory exists),
-// kUnsupported (a config difference that a delta cannot express), kInvalidArgument (NaN or infinity, naming the
+// kUnsupported (a config difference that a delta cannot express), kCorrupt (NaN or infinity, naming the
 // tensor), kCorrupt (a checkpoint that does not fit its config, or changed while it was read), kIo and kCancelled.
 Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
                                 const std::string& directory, const CompressOptions& options);
