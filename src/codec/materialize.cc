@@ -58,8 +58,10 @@ std::vector<Shard> PlanShards(const BoundVariant& variant, const MaterializeOpti
     if (shards.size() > 1) std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
     shards[i].file_name = name;
     // Largest elements first, so that every tensor is aligned when mapped.
-    std::ranges::stable_sort(shards[i].weights, std::greater<>(),
-                             [&](const BoundWeight* weight) { return DTypeBytes(TargetDType(*weight, options)); });
+    std::ranges::sort(shards[i].weights, [&](const BoundWeight* a, const BoundWeight* b) {
+      const size_t a_bytes = DTypeBytes(TargetDType(*a, options)), b_bytes = DTypeBytes(TargetDType(*b, options));
+      return a_bytes != b_bytes ? a_bytes > b_bytes : a->slot.name < b->slot.name;
+    });
   }
   return shards;
 }
