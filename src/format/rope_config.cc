@@ -100,9 +100,9 @@ Status ReadTheta(const Json& json, const Json& settings, RopeConfig& rope) {
 Status CheckFrequencies(const ModelConfig& config) {
   const RopeFrequencies frequencies = ComputeRopeFrequencies(config.rope, config.head_dim);
   const bool finite = std::all_of(frequencies.inv_freq.begin(), frequencies.inv_freq.end(),
-                                  [](float f) { return std::isfinite(f) && f >= 0; });
+                                  [](float f) { return std::isfinite(f) && f > 0; });
   if (finite && std::isfinite(frequencies.magnitude) && frequencies.magnitude > 0) return Status::Ok();
-  return InvalidArgument("the RoPE settings give frequencies that are not finite");
+  return InvalidArgument("the RoPE settings give frequencies outside of f32");
 }
 
 }  // namespace

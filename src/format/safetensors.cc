@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <unordered_set>
 
 #include "base/utf8.h"
 #include "format/message.h"
@@ -38,33 +39,36 @@ Result<std::string_view> HeaderText(Bytes file) {
 }
 
 Status CheckNamesDiffer(const std::vector<TensorEntry>& tensors) {
-  std::vector<std::string_view> names;
+  std::unordered_set<std::string_view> names;
   names.reserve(tensors.size());
-  for (const TensorEntry& tensor : tensors) names.push_back(tensor.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) return Corrupt("tensor " + Quoted(*twice) + " stands twice");
+  for (const TensorEntry& tensor : tensors) {
+    if (!names.insert(tensor.name).second) return Corrupt("tensor " + Quoted(tensor.name) + " stands twice");
+  }
   return Status::Ok();
 }
 
+std::string OffsetsText(const TensorEntry& tensor) {
+  return "data_offsets [" + std::to_string(tensor.begin_bytes) + ", " + std::to_string(tensor.end_bytes) + "]";
+}
+
 Status CheckSize(const TensorEntry& tensor, uint64_t data_bytes) {
-  const std::string name = "tensor " + Quoted(tensor.name);
-  const std::string offsets = "[" + std::to_string(tensor.begin_bytes) + ", " + std::to_string(tensor.end_bytes) + "]";
-  if (tensor.begin_bytes > tensor.end_bytes) return Corrupt(name + " has reversed data_offsets " + offsets);
+  if (tensor.begin_bytes > tensor.end_bytes) {
+    return Corrupt("tensor " + Quoted(tensor.name) + " has reversed " + OffsetsText(tensor));
+  }
   if (tensor.end_bytes > data_bytes) {
-    return Corrupt(name + " has data_offsets " + offsets + " past the end of the data at " +
+    return Corrupt("tensor " + Quoted(tensor.name) + " has " + OffsetsText(tensor) + " past the end of the data at " +
                    std::to_string(data_bytes));
   }
-  const std::string what = std::string(DTypeName(tensor.dtype)) + " " + ToString(tensor.shape);
   size_t bytes = 0;
   const std::optional<size_t> elements = tensor.shape.TryElements();
-  if (!elements || __builtin_mul_overflow(*elements, DTypeBytes(tensor.dtype), &bytes)) {
-    return Corrupt(name + " with " + what + " is larger than 2^64 bytes");
-  }
+  const bool overflows = !elements || __builtin_mul_overflow(*elements, DTypeBytes(tensor.dtype), &bytes);
   const uint64_t stored_bytes = tensor.end_bytes - tensor.begin_bytes;
-  if (bytes == stored_bytes) return Status::Ok();
-  return Corrupt(name + " with " + what + " needs " + std::to_string(bytes) + " bytes, its data_offsets " + offsets +
-                 " give " + std::to_string(stored_bytes));
+  if (!overflows && bytes == stored_bytes) return Status::Ok();
+  const std::string what =
+      "tensor " + Quoted(tensor.name) + " with " + std::string(DTypeName(tensor.dtype)) + " " + ToString(tensor.shape);
+  if (overflows) return Corrupt(what + " is larger than 2^64 bytes");
+  return Corrupt(what + " needs " + std::to_string(bytes) + " bytes, its " + OffsetsText(tensor) + " give " +
+                 std::to_string(stored_bytes));
 }
 
 // Sorted by offset, the tensors must cover the data from 0 to its end.
@@ -95,9 +99,10 @@ Result<SafetensorsHeader> ParseSafetensors(Bytes file) {
 
   const Bytes data = file.subspan(kLengthBytes + LoadUnaligned<uint64_t>(file.data()));
   for (const TensorEntry& tensor : tensors) DF_RETURN_IF_ERROR(CheckSize(tensor, data.size()));
-  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+  const auto by_offset = [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin_bytes, a.end_bytes, a.name) < std::tie(b.begin_bytes, b.end_bytes, b.name);
-  });
+  };
+  if (!std::is_sorted(tensors.begin(), tensors.end(), by_offset)) std::sort(tensors.begin(), tensors.end(), by_offset);
   DF_RETURN_IF_ERROR(CheckCoverage(tensors, data.size()));
 
   SafetensorsHeader header;
