@@ -36,8 +36,10 @@ struct LinearWeight {
 };
 
 // x [n, d_in] f32, y [n, >= max d_out] f32 (a segment writes its own d_out columns), not aliasing. Any alignment, any
-// stride >= cols. Sums run in f32 over fixed blocks of 512 columns: |y - exact| <= (512 + ceil(d_in/512)) * 2^-24 *
-// sum_k |x_k| |w_k|. Engine thread only.
+// stride >= cols. Sums run in f32 over fixed blocks of at most 512 columns:
+//   |y - exact| <= (512 + ceil(d_in/512) + rank + 8) * 2^-24 * m,   m = the same formula over absolute values.
+// The path and the order of summation of a row depend on (phase, weights, delta) alone: bits do not change with the other
+// rows, the segments' order or the number of threads. No allocation once context.scratch has grown. Engine thread only.
 void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
             MatView<const float> x, MatView<float> y);
 

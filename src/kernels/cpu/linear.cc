@@ -1,0 +1,196 @@
+// Stages of a Linear call: plan the rows (linear_plan.h); make what tiles share (activations-inl.h); then every thread
+// takes its tiles of outputs: decode sets (GEMV and small batches from P32, sign tables), prefill sets (f32 panels),
+// epilogue.
+#include "kernels/cpu/linear.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/activations-inl.h"
+#include "kernels/cpu/block_product-inl.h"
+#include "kernels/cpu/epilogue-inl.h"
+#include "kernels/cpu/linear_plan.h"
+#include "kernels/cpu/panel-inl.h"
+#include "kernels/cpu/sign_product-inl.h"
+#include "kernels/cpu/simd-inl.h"
+#include "kernels/scratch_slots.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace df::kernels::cpu::HWY_NAMESPACE {
+
+// Decode takes two tiles at a time: 16 lanes of sign bits are two R32 lines.
+inline constexpr size_t kUnitTiles = 2;
+inline constexpr size_t kUnitRows = kUnitTiles * kTileRows;
+
+// Prefill takes four tiles a column block, so that the rows' block (256 KB) is read from the outer cache once for four;
+// four tiles of sums (128 KB) lie beside it.
+inline constexpr size_t kPrefillTiles = 4;
+
+// The widest range of outputs of any set, in tiles.
+size_t TilesOf(std::span<const LinearSet> sets) {
+  size_t d_out = 0;
+  for (const LinearSet& set : sets) d_out = std::max(d_out, set.d_out);
+  return (d_out + kTileRows - 1) / kTileRows;
+}
+
+size_t MostRows(std::span<const LinearSet> sets) {
+  size_t n = 0;
+  for (const LinearSet& set : sets) n = std::max(n, set.rows.size());
+  return n;
+}
+
+// One tile times all rows of the set; block by block, so that rows after the first group find the weights in cache.
+void MultiplyTile(const LinearSet& set, size_t tile, float* sums) {
+  const PackedWeight& weight = *set.weight;
+  const BlockProducts products = BlockProductsOf(weight.dtype);
+  const size_t pair_bytes = 2 * kTileRows * DTypeBytes(weight.dtype);
+  const size_t n_pairs = (weight.d_in + 1) / 2;
+  const uint8_t* weights = weight.tiles.data() + tile * weight.tile_bytes();
+  for (size_t pair = 0; pair < n_pairs; pair += kBlockColumns / 2) {
+    const BlockProductTable* product = products.stream;
+    for (const RowGroup& group : set.groups) {
+      (*product)[group.size - 1]({.weights = weights + pair * pair_bytes,
+                                  .n_pairs = std::min(kBlockColumns / 2, n_pairs - pair),
+                                  .x = group.x + 2 * pair * group.size,
+                                  .sums = sums + group.position * kUnitRows,
+                                  .stride = kUnitRows});
+      product = products.reuse;
+    }
+  }
+}
+
+// sums += row_scale * (signs x) for the rows of a run on the tiles of one unit.
+void AddSigns(const LinearPlan& plan, const LinearRun& run, size_t tile, float* sums) {
+  const FloatTag d;
+  const size_t n_octets = (plan.d_in + kOctet - 1) / kOctet;
+  const size_t d_out_tiles = (run.d_out + kTileRows - 1) / kTileRows;
+  if (tile >= d_out_tiles) return;
+  const bool two_tiles = tile + 1 < d_out_tiles;
+  const auto& planes = run.delta()->planes;
+  for (size_t p = 0; p < planes.size(); ++p) {
+    const size_t table = run.n_tables == 1 ? 0 : p;
+    const float* scale = planes[p].row_scale.data() + tile * kTileRows;
+    for (size_t row = 0; row < run.n_rows; ++row) {
+      HWY_ALIGN float product[kUnitRows];
+      SignProduct({.bits = planes[p].bits.data() + tile * n_octets * kTileRows,
+                   .two_tiles = two_tiles,
+                   .n_octets = n_octets,
+                   .tables = run.tables + (row * run.n_tables + table) * n_octets * kTableFloats},
+                  product);
+      float* to = sums + row * kUnitRows;
+      for (size_t i = 0; i < (two_tiles ? kUnitRows : kTileRows); i += kLanes) {
+        const FloatVec scaled = hn::Mul(hn::LoadU(d, scale + i), hn::Load(d, product + i));
+        hn::StoreU(hn::Add(hn::LoadU(d, to + i), scaled), d, to + i);
+      }
+    }
+  }
+}
+
+void DecodeUnit(const LinearPlan& plan, const LinearSet& set, size_t unit, float* sums) {
+  const size_t first_tile = unit * kUnitTiles;
+  if (first_tile * kTileRows >= set.d_out) return;
+  std::fill_n(sums, set.rows.size() * kUnitRows, 0.0F);
+  const size_t last_tile = std::min(first_tile + kUnitTiles, set.weight->n_tiles());
+  for (size_t tile = first_tile; tile < last_tile; ++tile) {
+    MultiplyTile(set, tile, sums + (tile - first_tile) * kTileRows);
+  }
+  for (const LinearRun& run : set.runs) {
+    float* run_sums = sums + run.position * kUnitRows;
+    if (run.n_tables > 0) AddSigns(plan, run, first_tile, run_sums);
+    Finish(plan, run, {.first = first_tile * kTileRows, .n = kUnitRows, .sums = run_sums, .stride = kUnitRows});
+  }
+}
+
+void DecodeSets(KernelContext& context, const LinearPlan& plan) {
+  const size_t n_units = (TilesOf(plan.decode) + kUnitTiles - 1) / kUnitTiles;
+  const size_t sums_floats = MostRows(plan.decode) * kUnitRows;
+  float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * sums_floats);
+  context.pool.ParallelFor(n_units, 1, [&](size_t begin, size_t end, size_t thread) {
+    for (size_t unit = begin; unit < end; ++unit) {
+      for (const LinearSet& set : plan.decode) DecodeUnit(plan, set, unit, memory + thread * sums_floats);
+    }
+  });
+}
+
+// Tiles [begin, end), at most kPrefillTiles, of one set. sums [tiles][rows of the set][32].
+void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, size_t end, float* panel, float* sums) {
+  const PackedWeight& weight = *set.weight;
+  const size_t tile_sums = set.rows.size() * kTileRows;
+  std::fill_n(sums, (end - begin) * tile_sums, 0.0F);
+  for (size_t k = 0; k < plan.padded_cols(); k += kPanelColumns) {
+    const size_t n = std::min(kPanelColumns, plan.padded_cols() - k);
+    for (size_t tile = begin; tile < end; ++tile) {
+      UnpackPanel({.tile = tile < weight.n_tiles() ? weight.tiles.data() + tile * weight.tile_bytes() : nullptr,
+                   .dtype = weight.dtype,
+                   .tile_index = tile,
+                   .first = k,
+                   .n = n,
+                   .n_real = std::min(n, plan.d_in - k),
+                   .panel = panel},
+                  set.signs);
+      for (const RowGroup& group : set.groups) {
+        kBlockProducts<F32Tile, false>[group.size - 1](
+            {.weights = reinterpret_cast<const uint8_t*>(panel),
+             .n_pairs = n / 2,
+             .x = group.x + k * group.size,
+             .sums = sums + (tile - begin) * tile_sums + group.position * kTileRows,
+             .stride = kTileRows});
+      }
+    }
+  }
+  for (size_t tile = begin; tile < end; ++tile) {
+    for (const LinearRun& run : set.runs) {
+      Finish(plan, run,
+             {.first = tile * kTileRows,
+              .n = kTileRows,
+              .sums = sums + (tile - begin) * tile_sums + run.position * kTileRows,
+              .stride = kTileRows});
+    }
+  }
+}
+
+void PrefillSets(KernelContext& context, const LinearPlan& plan) {
+  const size_t panel_floats = kPanelColumns * kTileRows;
+  const size_t thread_floats = panel_floats + MostRows(plan.prefill) * kPrefillTiles * kTileRows;
+  float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * thread_floats);
+  context.pool.ParallelFor(TilesOf(plan.prefill), 1, [&](size_t begin, size_t end, size_t thread) {
+    float* panel = memory + thread * thread_floats;
+    for (const LinearSet& set : plan.prefill) {
+      const size_t set_end = std::min(end, (set.d_out + kTileRows - 1) / kTileRows);
+      for (size_t tile = begin; tile < set_end; tile += kPrefillTiles) {
+        PrefillTiles(plan, set, tile, std::min(tile + kPrefillTiles, set_end), panel, panel + panel_floats);
+      }
+    }
+  });
+}
+
+void LinearImpl(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
+                MatView<const float> x, MatView<float> y) {
+  const PlanOptions options = {.max_group = kMaxGroup, .table_floats = kTableFloats};
+  const LinearPlan plan = MakePlan(context, options, base, segments, x, y);
+  PackRows(context, plan);
+  BuildSignTables(context, plan);
+  MultiplyDown(context, plan);
+  if (!plan.decode.empty()) DecodeSets(context, plan);
+  if (!plan.prefill.empty()) PrefillSets(context, plan);
+}
+
+}  // namespace df::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace df::kernels::cpu {
+
+HWY_EXPORT(LinearImpl);
+
+void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
+            MatView<const float> x, MatView<float> y) {
+  HWY_DYNAMIC_DISPATCH(LinearImpl)(context, base, segments, x, y);
+}
+
+}  // namespace df::kernels::cpu
+#endif  // HWY_ONCE

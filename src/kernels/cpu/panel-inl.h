@@ -1,0 +1,153 @@
+// Prefill's weight panel: columns of one P32 tile as f32, in F32Tile's layout [pairs][2][32], with the sign planes
+// folded in:
+//
+//   panel[k][r] = w[r][k] + sum_p row_p[r] * col_p[k] * s_p[r][k]
+//
+// This is the only place where W_eff exists: 32 rows x kPanelColumns. Per vector of outputs and column: the sign bit is
+// shifted to the top, flips the scale, and is added.
+#if defined(DELTAFOLD_KERNELS_CPU_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAFOLD_KERNELS_CPU_PANEL_INL_H_
+#undef DELTAFOLD_KERNELS_CPU_PANEL_INL_H_
+#else
+#define DELTAFOLD_KERNELS_CPU_PANEL_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "kernels/cpu/block_product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace df::kernels::cpu::HWY_NAMESPACE {
+
+// 256 columns x 32 outputs x 4 bytes = 32 KB: the panel stays in the first level while the rows stream past it. A
+// divisor of kBlockColumns and a multiple of 8.
+inline constexpr size_t kPanelColumns = 256;
+inline constexpr size_t kTileVectors = kTileRows / kLanes;
+
+// Columns [first, first + n) of a tile; n even (padded), `n_real` of them exist.
+struct PanelArgs {
+  const uint8_t* tile = nullptr;  // null: no weight, zeros
+  DType dtype = DType::kBf16;
+  size_t tile_index = 0;
+  size_t first = 0;
+  size_t n = 0;
+  size_t n_real = 0;
+  float* panel = nullptr;
+};
+
+struct SignLines {
+  const uint8_t* line = nullptr;     // R32 line of the panel's first octet
+  const float* row_scale = nullptr;  // [32]
+  const float* col_scale = nullptr;  // of the panel's first column, or null
+};
+
+inline SignLines LinesOf(const PackedPlane& plane, const PanelArgs& args) {
+  const size_t n_octets = (plane.d_in + 7) / 8;
+  return {.line = plane.bits.data() + (args.tile_index * n_octets + args.first / 8) * kTileRows,
+          .row_scale = plane.row_scale.data() + args.tile_index * kTileRows,
+          .col_scale = plane.col_scale.empty() ? nullptr : plane.col_scale.data() + args.first};
+}
+
+template <class Tile>
+inline void UnpackPlain(const PanelArgs& args) {
+  const uint8_t* pair = args.tile + args.first / 2 * Tile::kPairBytes;
+  float* to = args.panel;
+  for (size_t k = 0; k < args.n; k += 2, pair += Tile::kPairBytes, to += 2 * kTileRows) {
+    PrefetchPair<Tile::kPairBytes>(pair);
+    DF_UNROLL
+    for (size_t v = 0; v < kTileVectors; ++v) {
+      FloatVec even, odd;
+      Tile::Load(pair + v * kLanes * Tile::kRowBytes, even, odd);
+      hn::StoreU(even, FloatTag(), to + v * kLanes);
+      hn::StoreU(odd, FloatTag(), to + kTileRows + v * kLanes);
+    }
+  }
+}
+
+// scale with the sign of the top bit: 1 = +.
+HWY_INLINE FloatVec Signed(FloatVec scale, UintVec bits) {
+  const UintVec minus = hn::AndNot(bits, hn::Set(UintTag(), 0x80000000u));
+  return hn::Xor(scale, hn::BitCast(FloatTag(), minus));
+}
+
+// Four pairs of one octet, last column first: a shift by one brings the next sign to the top.
+template <class Tile, bool kColumns>
+HWY_INLINE void FoldOctet(const uint8_t* weights, const SignLines& signs, size_t n_pairs, const float* col, float* to) {
+  const FloatTag d;
+  const UintTag du;
+  const hn::Rebind<uint8_t, UintTag> d8;
+  DF_UNROLL
+  for (size_t v = 0; v < kTileVectors; ++v) {
+    const FloatVec row = hn::LoadU(d, signs.row_scale + v * kLanes);
+    UintVec bits = hn::PromoteTo(du, hn::LoadU(d8, signs.line + v * kLanes));
+    bits = hn::ShiftLeftSame(bits, static_cast<int>(32 - 2 * n_pairs));
+    for (size_t pair = n_pairs; pair-- > 0;) {
+      FloatVec even, odd;
+      Tile::Load(weights + pair * Tile::kPairBytes + v * kLanes * Tile::kRowBytes, even, odd);
+      const FloatVec odd_scale = kColumns ? hn::Mul(row, hn::Set(d, col[2 * pair + 1])) : row;
+      odd = hn::Add(odd, Signed(odd_scale, bits));
+      bits = hn::Add(bits, bits);
+      const FloatVec even_scale = kColumns ? hn::Mul(row, hn::Set(d, col[2 * pair])) : row;
+      even = hn::Add(even, Signed(even_scale, bits));
+      bits = hn::Add(bits, bits);
+      hn::StoreU(even, d, to + 2 * pair * kTileRows + v * kLanes);
+      hn::StoreU(odd, d, to + (2 * pair + 1) * kTileRows + v * kLanes);
+    }
+  }
+}
+
+// `weights`: the pair of the panel's first column, in the tile or (for a second plane) the panel itself.
+template <class Tile, bool kColumns>
+inline void Fold(const PanelArgs& args, const uint8_t* weights, SignLines signs) {
+  float* to = args.panel;
+  for (size_t k = 0; k < args.n; k += 8) {
+    const size_t n_pairs = std::min<size_t>(4, (args.n - k) / 2);
+    float col[8] = {};
+    if constexpr (kColumns) {
+      for (size_t i = 0; i < std::min<size_t>(8, args.n_real - k); ++i) col[i] = signs.col_scale[k + i];
+    }
+    DF_UNROLL
+    for (size_t pair = 0; pair < 4; ++pair) PrefetchPair<Tile::kPairBytes>(weights + pair * Tile::kPairBytes);
+    if (n_pairs == 4) {
+      FoldOctet<Tile, kColumns>(weights, signs, 4, col, to);
+    } else {
+      FoldOctet<Tile, kColumns>(weights, signs, n_pairs, col, to);
+    }
+    weights += 4 * Tile::kPairBytes;
+    signs.line += kTileRows;
+    to += 8 * kTileRows;
+  }
+}
+
+template <class Tile>
+inline void Fold(const PanelArgs& args, const uint8_t* weights, const SignLines& signs) {
+  signs.col_scale != nullptr ? Fold<Tile, true>(args, weights, signs) : Fold<Tile, false>(args, weights, signs);
+}
+
+template <class Tile>
+inline void UnpackTile(const PanelArgs& args, const PackedDelta* signs) {
+  if (args.tile == nullptr) {
+    std::fill_n(args.panel, args.n * kTileRows, 0.0F);
+  } else if (signs == nullptr) {
+    UnpackPlain<Tile>(args);
+  } else {
+    Fold<Tile>(args, args.tile + args.first / 2 * Tile::kPairBytes, LinesOf(signs->planes[0], args));
+  }
+  if (signs == nullptr) return;
+  for (size_t p = args.tile == nullptr ? 0 : 1; p < signs->planes.size(); ++p) {
+    Fold<F32Tile>(args, reinterpret_cast<const uint8_t*>(args.panel), LinesOf(signs->planes[p], args));
+  }
+}
+
+inline void UnpackPanel(const PanelArgs& args, const PackedDelta* signs) {
+  switch (args.dtype) {
+    case DType::kBf16: return UnpackTile<Bf16Tile>(args, signs);
+    case DType::kF16: return UnpackTile<F16Tile>(args, signs);
+    default: return UnpackTile<F32Tile>(args, signs);
+  }
+}
+
+}  // namespace df::kernels::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DELTAFOLD_KERNELS_CPU_PANEL_INL_H_

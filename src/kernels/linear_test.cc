@@ -1,0 +1,366 @@
+#include "kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/linear_fixture.h"
+#include "kernels/target.h"
+
+namespace df::kernels {
+namespace {
+
+// A base layer with some variants of it, stored and packed.
+struct Family {
+  Family(size_t d_out, size_t d_in, DType dtype, bool with_bias, uint64_t seed) : store(seed), context(1) {
+    weight = store.Random(dtype, {d_out, d_in}, -0.1F, 0.1F);
+    base.weight = PackWeight(context, weight);
+    if (!with_bias) return;
+    bias = store.Random(DType::kF32, {d_out}, -1.0F, 1.0F);
+    base.bias = Buffer<float>(d_out);
+    ReadFloats(*bias, 0, base.bias.span());
+  }
+
+  // Index of the new variant; `d_out` may differ from the base's.
+  size_t Add(size_t d_out, const DeltaShape& shape) {
+    stored.push_back(std::make_unique<LinearDelta>(RandomDelta(store, d_out, base.weight.d_in, shape)));
+    packed.push_back(std::make_unique<PackedDelta>(PackDelta(context, *stored.back())));
+    return stored.size() - 1;
+  }
+  size_t Add(const DeltaShape& shape) { return Add(base.weight.d_out, shape); }
+
+  // variant -1 = base
+  ExactLinear Exact(int variant) const {
+    return {weight, bias ? &*bias : nullptr, variant < 0 ? nullptr : stored[static_cast<size_t>(variant)].get()};
+  }
+  const PackedDelta* Packed(int variant) const {
+    return variant < 0 ? nullptr : packed[static_cast<size_t>(variant)].get();
+  }
+  size_t MaxOut() const {
+    size_t n = base.weight.d_out;
+    for (const auto& delta : stored) n = std::max(n, delta->d_out);
+    return n;
+  }
+
+  TensorStore store;
+  KernelContext context;
+  TensorView weight;
+  std::optional<TensorView> bias;
+  LinearWeight base;
+  std::vector<std::unique_ptr<LinearDelta>> stored;
+  std::vector<std::unique_ptr<PackedDelta>> packed;
+};
+
+size_t MostRank(const LinearDelta* delta) {
+  size_t rank = 0;
+  if (delta != nullptr) {
+    for (const LowRank& pair : delta->low_rank) rank = std::max(rank, pair.a.shape[0]);
+  }
+  return rank;
+}
+
+// The bound that linear.h promises, per unit of magnitude.
+double Bound(size_t d_in, size_t rank) {
+  return (512.0 + static_cast<double>((d_in + 511) / 512 + rank + 8)) * 0x1.0p-24;
+}
+
+void ExpectNear(const Family& family, int variant, MatView<const float> x, MatView<const float> y,
+                const std::vector<ExactValue>& exact, const std::string& what) {
+  const LinearDelta* delta = variant < 0 ? nullptr : family.stored[static_cast<size_t>(variant)].get();
+  const double bound = Bound(x.cols, MostRank(delta));
+  const size_t d_out = exact.size() / x.rows;
+  for (size_t row = 0; row < x.rows; ++row) {
+    for (size_t out = 0; out < d_out; ++out) {
+      const ExactValue& want = exact[row * d_out + out];
+      ASSERT_LE(std::abs(y.Row(row)[out] - want.value), bound * want.magnitude + 1e-30)
+          << what << " variant " << variant << " row " << row << " output " << out << " want " << want.value;
+    }
+  }
+}
+
+template <typename Body>
+void OnEveryTarget(const Body& body) {
+  for (const std::string& target : AvailableTargets()) {
+    ASSERT_TRUE(SetTarget(target).ok());
+    body(target);
+  }
+  ASSERT_TRUE(SetTarget("auto").ok());
+}
+
+std::string Describe(const Family& family, const std::string& target, Phase phase) {
+  return target + (phase == Phase::kDecode ? " decode " : " prefill ") + std::to_string(family.base.weight.d_out) +
+         "x" + std::to_string(family.base.weight.d_in) + " " + std::string(DTypeName(family.base.weight.dtype));
+}
+
+// Every variant alone and in both phases against the formula.
+void CheckFamily(const Family& family, size_t n_rows) {
+  TensorStore store(99);
+  const Mat<float> x = RandomRows(store, n_rows, family.base.weight.d_in);
+  for (int variant = -1; variant < static_cast<int>(family.stored.size()); ++variant) {
+    const std::vector<ExactValue> exact = family.Exact(variant)(x.view());
+    OnEveryTarget([&](const std::string& target) {
+      for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+        KernelContext context(2);
+        Mat<float> y(n_rows, family.MaxOut());
+        const LinearSegment segment = {.begin = 0, .end = n_rows, .phase = phase, .delta = family.Packed(variant)};
+        Linear(context, family.base, {&segment, 1}, x.view(), y.view());
+        ExpectNear(family, variant, x.view(), y.view(), exact, Describe(family, target, phase));
+      }
+    });
+  }
+}
+
+struct Size {
+  size_t d_out;
+  size_t d_in;
+};
+
+TEST(Linear, BaseIsWithinItsBoundForEveryElementTypeAndSize) {
+  const std::vector<Size> sizes = {{1, 1},    {31, 7},   {33, 63},   {72, 64},   {257, 96},
+                                   {64, 130}, {33, 513}, {40, 4104}, {33, 14336}};
+  for (const Size size : sizes) {
+    for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) {
+      CheckFamily(Family(size.d_out, size.d_in, dtype, true, size.d_in), 3);
+    }
+  }
+}
+
+TEST(Linear, SignPlanesAreWithinTheirBoundForEveryScale) {
+  const std::vector<Size> sizes = {{1, 1}, {31, 7}, {72, 63}, {257, 96}, {33, 130}, {65, 513}, {40, 4104}, {33, 14336}};
+  for (const Size size : sizes) {
+    Family family(size.d_out, size.d_in, DType::kBf16, false, size.d_in + 1);
+    family.Add({.planes = 1, .row_scale = false, .col_scale = false});
+    family.Add({.planes = 1, .row_scale = true, .col_scale = false});
+    family.Add({.planes = 1, .row_scale = true, .col_scale = true});
+    family.Add({.planes = 2, .row_scale = true, .col_scale = false, .bias = true});
+    family.Add({.planes = 2, .row_scale = true, .col_scale = true, .gain = true});
+    CheckFamily(family, 2);
+  }
+}
+
+TEST(Linear, SignPlanesLieOnAnyElementType) {
+  for (const DType dtype : {DType::kF16, DType::kF32}) {
+    Family family(72, 130, dtype, true, 5);
+    family.Add({.planes = 2, .row_scale = true, .col_scale = true});
+    family.Add({.planes = 1, .raw = true, .dtype = dtype});
+    CheckFamily(family, 17);
+  }
+}
+
+TEST(Linear, LowRankPairsAreWithinTheirBound) {
+  for (const size_t rank : std::vector<size_t>{1, 2, 7, 16, 64}) {
+    Family family(72, 130, DType::kBf16, true, rank);
+    for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) family.Add({.ranks = {rank}, .dtype = dtype});
+    family.Add({.planes = 1, .row_scale = true, .ranks = {rank, 3}, .gain = true, .bias = true});
+    CheckFamily(family, 5);
+  }
+  Family tall(33, 14336, DType::kBf16, false, 8);
+  tall.Add({.ranks = {16}});
+  CheckFamily(tall, 2);
+}
+
+TEST(Linear, ReplacedRowsStandForWeightAndPlanesAndCarryTheRest) {
+  Family family(72, 100, DType::kBf16, true, 6);
+  const std::vector<int32_t> rows = {0, 5, 6, 7, 31, 32, 63, 64, 71};
+  family.Add({.rows = rows});
+  family.Add({.planes = 1, .row_scale = true, .ranks = {4}, .rows = rows, .gain = true, .dtype = DType::kF16});
+  family.Add({.rows = {71}, .raw = true, .dtype = DType::kF32});
+  CheckFamily(family, 9);
+}
+
+TEST(Linear, VocabularyMayGrowOrShrink) {
+  Family family(65, 40, DType::kBf16, true, 7);
+  family.Add(100, {.rows = {65, 66, 80, 99}});
+  family.Add(161, {.planes = 1, .row_scale = true, .ranks = {2}, .rows = {3, 160}});
+  family.Add(20, {.planes = 1, .col_scale = true});
+  family.Add(33, {.bias = true});
+  family.Add(130, {.raw = true});
+  CheckFamily(family, 4);
+}
+
+TEST(Linear, EveryRowCountIsWithinTheBound) {
+  Family family(65, 513, DType::kBf16, true, 9);
+  const auto variant = static_cast<int>(family.Add({.planes = 1, .row_scale = true, .col_scale = true}));
+  TensorStore store(3);
+  const Mat<float> x = RandomRows(store, 40, 513);
+  const std::vector<ExactValue> base = family.Exact(-1)(x.view());
+  const std::vector<ExactValue> signs = family.Exact(variant)(x.view());
+  OnEveryTarget([&](const std::string& target) {
+    if (target == "scalar") return;
+    KernelContext context(2);
+    for (size_t n = 1; n <= 40; ++n) {
+      for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+        for (const int v : {-1, variant}) {
+          Mat<float> y(n, 65);
+          const LinearSegment segment = {.begin = 0, .end = n, .phase = phase, .delta = family.Packed(v)};
+          const MatView<const float> rows(x.Row(0), n, 513);
+          Linear(context, family.base, {&segment, 1}, rows, y.view());
+          const std::vector<ExactValue>& exact = v < 0 ? base : signs;
+          const std::vector<ExactValue> first(exact.data(), exact.data() + 65 * n);
+          ExpectNear(family, v, rows, y.view(), first, target + " rows " + std::to_string(n));
+        }
+      }
+    }
+  });
+}
+
+TEST(Linear, ErrorOfLongSumsIsBelowOneMillionth) {
+  for (const Size size : {Size{64, 4104}, Size{64, 14336}}) {
+    Family family(size.d_out, size.d_in, DType::kBf16, false, 10);
+    const auto variant = static_cast<int>(family.Add({.planes = 1, .row_scale = true}));
+    TensorStore store(4);
+    const Mat<float> x = RandomRows(store, 4, size.d_in);
+    const std::vector<ExactValue> exact = family.Exact(variant)(x.view());
+    OnEveryTarget([&](const std::string& target) {
+      for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+        KernelContext context(1);
+        Mat<float> y(4, size.d_out);
+        const LinearSegment segment = {.begin = 0, .end = 4, .phase = phase, .delta = family.Packed(variant)};
+        Linear(context, family.base, {&segment, 1}, x.view(), y.view());
+        double error = 0, norm = 0;
+        for (size_t i = 0; i < exact.size(); ++i) {
+          error += std::pow(y.Row(0)[i] - exact[i].value, 2);
+          norm += std::pow(exact[i].value, 2);
+        }
+        EXPECT_LE(std::sqrt(error / norm), 1e-6) << Describe(family, target, phase);
+      }
+    });
+  }
+}
+
+TEST(Linear, TouchesOnlyItsRowsAndColumnsWhateverTheStrides) {
+  Family family(40, 30, DType::kBf16, false, 11);
+  const auto small = static_cast<int>(family.Add(20, {.planes = 1}));
+  TensorStore store(5);
+  const Mat<float> x = RandomRows(store, 8, 37);  // stride 37, 30 used
+  const MatView<const float> view(x.Row(0), 8, 30, 37);
+  OnEveryTarget([&](const std::string& target) {
+    KernelContext context(2);
+    Mat<float> y(8, 51);
+    std::fill_n(y.Row(0), 8 * 51, 7.0F);
+    const std::vector<LinearSegment> segments = {
+        {.begin = 1, .end = 3, .phase = Phase::kDecode, .delta = nullptr},
+        {.begin = 3, .end = 3, .phase = Phase::kPrefill, .delta = family.Packed(small)},
+        {.begin = 5, .end = 7, .phase = Phase::kPrefill, .delta = family.Packed(small)}};
+    Linear(context, family.base, segments, view, {y.Row(0), 8, 45, 51});
+    for (size_t row = 0; row < 8; ++row) {
+      const size_t written = row == 1 || row == 2 ? 40 : row == 5 || row == 6 ? 20 : 0;
+      for (size_t col = 0; col < 51; ++col) EXPECT_EQ(y.Row(row)[col] == 7.0F, col >= written) << target << row;
+    }
+    ExpectNear(family, small, view.Rows(5, 7), y.Rows(5, 7), family.Exact(small)(view.Rows(5, 7)), target);
+  });
+}
+
+TEST(Linear, AsksForNoMoreMemoryAfterTheFirstCall) {
+  Family family(96, 200, DType::kBf16, true, 12);
+  const auto variant = static_cast<int>(family.Add({.planes = 2, .col_scale = true, .ranks = {4}}));
+  TensorStore store(6);
+  const Mat<float> x = RandomRows(store, 30, 200);
+  Mat<float> y(30, 96);
+  KernelContext context(2);
+  const std::vector<LinearSegment> segments = {
+      {.begin = 0, .end = 10, .phase = Phase::kPrefill, .delta = family.Packed(variant)},
+      {.begin = 10, .end = 30, .phase = Phase::kDecode, .delta = family.Packed(variant)}};
+  Linear(context, family.base, segments, x.view(), y.view());
+  const size_t bytes = context.scratch.bytes();
+  Linear(context, family.base, segments, x.view(), y.view());
+  EXPECT_EQ(context.scratch.bytes(), bytes);
+}
+
+// --- batch invariance: bits, not bounds
+
+struct Placed {
+  size_t source;  // row of the pool of inputs
+  int variant;
+  Phase phase;
+};
+
+std::vector<float> Alone(const Family& family, const Mat<float>& inputs, const Placed& placed) {
+  KernelContext context(1);
+  Mat<float> y(1, family.MaxOut());
+  const LinearSegment segment = {.begin = 0, .end = 1, .phase = placed.phase, .delta = family.Packed(placed.variant)};
+  const MatView<const float> x(inputs.Row(placed.source), 1, inputs.cols());
+  Linear(context, family.base, {&segment, 1}, x, y.view());
+  return {y.Row(0), y.Row(0) + family.Exact(placed.variant).d_out()};
+}
+
+// A random batch of segments drawn from the pool.
+std::vector<Placed> RandomBatch(TensorStore& store, const Family& family, size_t n_inputs) {
+  std::vector<Placed> batch;
+  const size_t n_segments = 1 + store.Draw() % 6;
+  for (size_t s = 0; s < n_segments; ++s) {
+    const int variant = static_cast<int>(store.Draw() % (family.stored.size() + 1)) - 1;
+    const Phase phase = store.Draw() % 2 == 0 ? Phase::kDecode : Phase::kPrefill;
+    const size_t n = 1 + store.Draw() % (store.Draw() % 4 == 0 ? 40 : 5);
+    for (size_t i = 0; i < n; ++i) batch.push_back({store.Draw() % n_inputs, variant, phase});
+  }
+  return batch;
+}
+
+std::vector<LinearSegment> SegmentsOf(const Family& family, const std::vector<Placed>& batch) {
+  std::vector<LinearSegment> segments;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const PackedDelta* delta = family.Packed(batch[i].variant);
+    if (segments.empty() || segments.back().delta != delta || segments.back().phase != batch[i].phase) {
+      segments.push_back({.begin = i, .end = i, .phase = batch[i].phase, .delta = delta});
+    }
+    segments.back().end = i + 1;
+  }
+  return segments;
+}
+
+TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
+  Family family(97, 530, DType::kBf16, true, 13);
+  family.Add({.planes = 1, .row_scale = true});
+  family.Add({.planes = 1, .row_scale = true, .col_scale = true});
+  family.Add({.planes = 2, .row_scale = true, .ranks = {5}, .gain = true});
+  family.Add({.ranks = {16, 3}, .bias = true});
+  family.Add(120, {.ranks = {2}, .rows = {1, 96, 97, 98, 119}});
+  family.Add({.planes = 1, .raw = true});
+  constexpr size_t kInputs = 12;
+  TensorStore store(7);
+  const Mat<float> inputs = RandomRows(store, kInputs, 530);
+  OnEveryTarget([&](const std::string& target) {
+    for (int round = 0; round < (target == "scalar" ? 2 : 24); ++round) {
+      const std::vector<Placed> batch = RandomBatch(store, family, kInputs);
+      Mat<float> x(batch.size(), 530);
+      for (size_t i = 0; i < batch.size(); ++i) std::copy_n(inputs.Row(batch[i].source), 530, x.Row(i));
+      KernelContext context(static_cast<size_t>(1 + round % 3));
+      Mat<float> y(batch.size(), family.MaxOut());
+      Linear(context, family.base, SegmentsOf(family, batch), x.view(), y.view());
+      for (size_t i = 0; i < batch.size(); ++i) {
+        const std::vector<float> alone = Alone(family, inputs, batch[i]);
+        ASSERT_EQ(std::memcmp(alone.data(), y.Row(i), alone.size() * sizeof(float)), 0)
+            << target << " round " << round << " row " << i << " of " << batch.size() << " variant "
+            << batch[i].variant;
+      }
+    }
+  });
+}
+
+TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
+  Family family(64, 300, DType::kF16, false, 14);
+  family.Add({.planes = 1, .row_scale = true, .ranks = {4}});
+  TensorStore store(8);
+  const size_t n = 600;
+  const Mat<float> x = RandomRows(store, n, 300);
+  OnEveryTarget([&](const std::string& target) {
+    if (target == "scalar") return;
+    for (const int variant : {-1, 0}) {
+      KernelContext context(2);
+      Mat<float> y(n, 64);
+      const LinearSegment segment = {.begin = 0, .end = n, .phase = Phase::kPrefill, .delta = family.Packed(variant)};
+      Linear(context, family.base, {&segment, 1}, x.view(), y.view());
+      for (size_t row = 0; row < n; row += 37) {
+        const std::vector<float> alone = Alone(family, x, {row, variant, Phase::kPrefill});
+        ASSERT_EQ(std::memcmp(alone.data(), y.Row(row), 64 * sizeof(float)), 0) << target << " row " << row;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace df::kernels

@@ -1,0 +1,94 @@
+#include "kernels/ref/linear.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace df::kernels::ref {
+namespace {
+
+const PackedDelta& DeltaOf(const LinearSegment& segment, const PackedDelta& none) {
+  return segment.delta != nullptr ? *segment.delta : none;
+}
+
+// Row `out` of W with the planes added, or the row that replaces both.
+void EffectiveRow(const PackedWeight& weight, const PackedDelta& delta, size_t out, std::span<double> w) {
+  if (delta.rows) {
+    const auto& index = delta.rows->index;
+    const auto found = std::lower_bound(index.begin(), index.end(), static_cast<int32_t>(out));
+    if (found != index.end() && *found == static_cast<int32_t>(out)) {
+      const auto row = static_cast<size_t>(found - index.begin());
+      for (size_t k = 0; k < w.size(); ++k) w[k] = delta.rows->values.At(row, k);
+      return;
+    }
+  }
+  for (size_t k = 0; k < w.size(); ++k) {
+    w[k] = out < weight.d_out ? weight.At(out, k) : 0.0F;
+    for (const PackedPlane& plane : delta.planes) {
+      const double scale = plane.col_scale.empty() ? 1.0F : plane.col_scale[k];
+      w[k] += plane.row_scale[out] * scale * plane.Sign(out, k);
+    }
+  }
+}
+
+// t [n_rows, r] = scale * x A^T, for every low-rank pair of the delta one after the other.
+std::vector<double> DownProducts(const PackedDelta& delta, MatView<const float> x) {
+  std::vector<double> t;
+  for (const PackedLowRank& pair : delta.low_rank) {
+    for (size_t row = 0; row < x.rows; ++row) {
+      for (size_t j = 0; j < pair.rank; ++j) {
+        double sum = 0;
+        for (size_t k = 0; k < x.cols; ++k) sum += double{x.Row(row)[k]} * pair.a.At(j, k);
+        t.push_back(sum * pair.scale);
+      }
+    }
+  }
+  return t;
+}
+
+double UpProduct(const PackedDelta& delta, std::span<const double> t, size_t n_rows, size_t row, size_t out) {
+  double sum = 0;
+  size_t offset = 0;
+  for (const PackedLowRank& pair : delta.low_rank) {
+    for (size_t j = 0; j < pair.rank; ++j) sum += t[offset + row * pair.rank + j] * pair.b.At(out, j);
+    offset += n_rows * pair.rank;
+  }
+  return sum;
+}
+
+float BiasAt(const LinearWeight& base, const PackedDelta& delta, size_t out) {
+  const Buffer<float>& bias = delta.bias.empty() ? base.bias : delta.bias;
+  return out < bias.size() ? bias[out] : 0.0F;
+}
+
+// Rows of one segment.
+void LinearOfSegment(KernelContext& context, const LinearWeight& base, const PackedDelta& delta, size_t d_out,
+                     MatView<const float> x, MatView<float> y) {
+  const PackedWeight& weight = delta.raw ? *delta.raw : base.weight;
+  const std::vector<double> t = DownProducts(delta, x);
+  context.pool.ParallelFor(d_out, 1, [&](size_t begin, size_t end, size_t) {
+    std::vector<double> w(x.cols);
+    for (size_t out = begin; out < end; ++out) {
+      EffectiveRow(weight, delta, out, w);
+      const double gain = delta.gain_row.empty() ? 1.0F : delta.gain_row[out];
+      for (size_t row = 0; row < x.rows; ++row) {
+        double sum = UpProduct(delta, t, x.rows, row, out);
+        for (size_t k = 0; k < x.cols; ++k) sum += x.Row(row)[k] * w[k];
+        y.Row(row)[out] = static_cast<float>(gain * sum + BiasAt(base, delta, out));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
+            MatView<const float> x, MatView<float> y) {
+  const PackedDelta none;
+  for (const LinearSegment& segment : segments) {
+    const size_t d_out = segment.delta != nullptr ? segment.delta->d_out : base.weight.d_out;
+    LinearOfSegment(context, base, DeltaOf(segment, none), d_out, x.Rows(segment.begin, segment.end),
+                    y.Rows(segment.begin, segment.end));
+  }
+}
+
+}  // namespace df::kernels::ref
