@@ -1,0 +1,75 @@
+// A variant's matrix never exists in memory: neither while it is loaded nor while it answers. The model of this test
+// has matrices of 32 MB, so that a single one, even for a moment, stands out in the process's peak.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "kernels/target.h"
+#include "testing/decode.h"
+#include "testing/status_matchers.h"
+
+namespace df {
+namespace {
+
+constexpr size_t kMatrixBytes = size_t{8192} * 2048 * 2;  // bf16; twice that in f32
+// Allocator slack and what the loaders hold beside the delta itself; a third of one matrix.
+constexpr size_t kSlackBytes = kMatrixBytes / 3;
+
+size_t StatusBytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    size_t kilobytes = 0;
+    if (word == field + ":" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// Sets VmHWM, the peak of resident memory, to the present.
+void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+void Step(KernelContext& context, Decoder& decoder, testing::Sequence& sequence) {
+  const std::vector<int32_t> prompt(40, 7);
+  testing::Feed(context, decoder, sequence, prompt, kernels::Phase::kPrefill);
+  testing::Feed(context, decoder, sequence, {prompt.data(), 1}, kernels::Phase::kDecode);
+}
+
+TEST(Memory, NoMatrixOfAVariantIsEverMaterialized) {
+  const char* family = std::getenv("DELTAFOLD_WIDE_FAMILY");
+  ASSERT_NE(family, nullptr) << "directory written by: synthetic_family DIR wide 3";
+  KernelContext context(2);
+  const auto checkpoint = testing::ValueOrDie(Checkpoint::Open(std::string(family) + "/base"));
+  const auto base = testing::ValueOrDie(LoadBase(context, *checkpoint));
+  Decoder decoder(base);
+  testing::Sequence warm_up(*base, nullptr, 64);
+  Step(context, decoder, warm_up);  // activations and scratch grow to their size
+  std::vector<std::shared_ptr<const VariantWeights>> variants;
+
+  ResetPeak();
+  const size_t before = StatusBytes("VmRSS");
+  ASSERT_LT(StatusBytes("VmHWM"), before + kSlackBytes) << "the peak can be reset";
+  size_t deltas = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    const auto delta = testing::ValueOrDie(DeltaDirectory::Open(std::string(family) + "/delta-" + std::to_string(i)));
+    variants.push_back(testing::ValueOrDie(LoadDelta(context, *base, *delta)));
+    deltas += variants.back()->bytes;
+    testing::Sequence sequence(*base, variants.back().get(), 64);
+    Step(context, decoder, sequence);
+  }
+  EXPECT_LT(StatusBytes("VmHWM"), before + deltas + kSlackBytes);
+}
+
+TEST(Memory, VariantsHoldWhatTheirFilesHold) {
+  const char* family = std::getenv("DELTAFOLD_WIDE_FAMILY");
+  ASSERT_NE(family, nullptr);
+  KernelContext context(1);
+  const auto checkpoint = testing::ValueOrDie(Checkpoint::Open(std::string(family) + "/base"));
+  const auto base = testing::ValueOrDie(LoadBase(context, *checkpoint));
+  EXPECT_LT(base->bytes, checkpoint->weight_bytes() * 101 / 100);
+  const auto delta = testing::ValueOrDie(DeltaDirectory::Open(std::string(family) + "/delta-0"));
+  const auto variant = testing::ValueOrDie(LoadDelta(context, *base, *delta));
+  EXPECT_LT(variant->bytes, delta->stored_bytes() * 101 / 100);
+}
+
+}  // namespace
+}  // namespace df
