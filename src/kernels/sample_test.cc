@@ -256,7 +256,9 @@ TEST(Sample, HandlesALargeVocabularyRowsOfDifferentSizesAndAnyThreadCount) {
       for (size_t i = 0; i < results.size(); ++i) {
         EXPECT_GE(results[i].token, 0) << target << " row " << i;
         EXPECT_LT(static_cast<size_t>(results[i].token), rows[i].vocab) << target << " row " << i;
-        if (threads > 1) EXPECT_EQ(results[i].token, first[i].token) << target << " row " << i;
+        if (threads > 1) {
+          EXPECT_EQ(results[i].token, first[i].token) << target << " row " << i;
+        }
       }
       if (threads == 1) first = results;
       if (target == "scalar") break;

@@ -81,23 +81,29 @@ void AddValuesRange(const float* weights, size_t n_rows, const WeightedValues& v
 
 // Online softmax (Milakov and Gimelshein 2018): folds one span of scores, of which `seen` count, into a row's state and
 // leaves the weights exp(score - largest) in their place.
-void UpdateRow(TokenRange seen, float* HWY_RESTRICT scores, float* HWY_RESTRICT acc, size_t padded,
-               float* HWY_RESTRICT largest, float* HWY_RESTRICT total) {
+HWY_INLINE void UpdateRow(TokenRange seen, float* HWY_RESTRICT scores, float* HWY_RESTRICT acc, size_t padded,
+                          float* HWY_RESTRICT largest, float* HWY_RESTRICT total) {
   const FloatTag d;
   const float lowest = -std::numeric_limits<float>::infinity();
-  std::fill(scores, scores + seen.begin, lowest);
-  std::fill(scores + seen.end, scores + kSpanTokens, lowest);
+  for (size_t t = 0; t < seen.begin; ++t) scores[t] = lowest;
+  for (size_t t = seen.end; t < kSpanTokens; ++t) scores[t] = lowest;
   FloatVec top = hn::Set(d, *largest);
   for (size_t t = 0; t < kSpanTokens; t += kLanes) top = hn::Max(top, hn::Load(d, scores + t));
   top = hn::MaxOfLanes(d, top);
-  const FloatVec scale = Exp(d, hn::Sub(hn::Set(d, *largest), top));
   FloatVec sum = hn::Zero(d);
   for (size_t t = 0; t < kSpanTokens; t += kLanes) {
-    const FloatVec weight = Exp(d, hn::Sub(hn::Load(d, scores + t), top));
+    const FloatVec weight = ExpWeight(d, hn::Sub(hn::Load(d, scores + t), top));
     hn::Store(weight, d, scores + t);
     sum = hn::Add(sum, weight);
   }
-  *total = hn::GetLane(hn::MulAdd(hn::Set(d, *total), scale, hn::SumOfLanes(d, sum)));
+  sum = hn::SumOfLanes(d, sum);
+  // An unchanged top would scale by exp(0) = 1, exactly nothing.
+  if (hn::GetLane(top) == *largest) {
+    *total += hn::GetLane(sum);
+    return;
+  }
+  const FloatVec scale = ExpWeight(d, hn::Sub(hn::Set(d, *largest), top));
+  *total = hn::GetLane(hn::MulAdd(hn::Set(d, *total), scale, sum));
   *largest = hn::GetLane(top);
   for (size_t dim = 0; dim < padded; dim += kLanes) {
     hn::Store(hn::Mul(hn::Load(d, acc + dim), scale), d, acc + dim);
@@ -196,24 +202,36 @@ void AddSpan(const AttentionCall& call, const AttentionTask& task, BlockRange bl
 }
 
 void StartTask(const AttentionCall& call, const AttentionTask& task, const AttentionScratch& s) {
+  const FloatTag d;
   const size_t n_rows = task.n_queries * call.group;
   const size_t row_floats = call.group * call.kv.head_dim;
   for (size_t query = 0; query < task.n_queries; ++query) {
-    const float* from = call.q.Row(task.first_row + query) + task.kv_head * row_floats;
-    for (size_t i = 0; i < row_floats; ++i) s.q[query * row_floats + i] = from[i] * call.options.scale;
+    const float* HWY_RESTRICT from = call.q.Row(task.first_row + query) + task.kv_head * row_floats;
+    float* HWY_RESTRICT to = s.q + query * row_floats;
+    size_t i = 0;
+    for (; i + kLanes <= row_floats; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, from + i), hn::Set(d, call.options.scale)), d, to + i);
+    }
+    for (; i < row_floats; ++i) to[i] = from[i] * call.options.scale;
   }
-  std::fill(s.acc, s.acc + n_rows * call.padded, 0.0F);
+  for (size_t i = 0; i < n_rows * call.padded; i += kLanes) hn::Store(hn::Zero(d), d, s.acc + i);
   std::fill(s.largest, s.largest + n_rows, -std::numeric_limits<float>::infinity());
   std::fill(s.total, s.total + n_rows, 0.0F);
 }
 
 void FinishTask(const AttentionCall& call, const AttentionTask& task, const AttentionScratch& s) {
+  const FloatTag d;
   const size_t head_dim = call.kv.head_dim;
   for (size_t row = 0; row < task.n_queries * call.group; ++row) {
-    float* to =
+    const float* HWY_RESTRICT from = s.acc + row * call.padded;
+    float* HWY_RESTRICT to =
         call.out.Row(task.first_row + row / call.group) + (task.kv_head * call.group + row % call.group) * head_dim;
     const float inverse = 1.0F / s.total[row];
-    for (size_t dim = 0; dim < head_dim; ++dim) to[dim] = s.acc[row * call.padded + dim] * inverse;
+    size_t dim = 0;
+    for (; dim + kLanes <= head_dim; dim += kLanes) {
+      hn::StoreU(hn::Mul(hn::Load(d, from + dim), hn::Set(d, inverse)), d, to + dim);
+    }
+    for (; dim < head_dim; ++dim) to[dim] = from[dim] * inverse;
   }
 }
 
