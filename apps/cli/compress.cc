@@ -77,9 +77,12 @@ void PrintSummary(const CompressReport& report, const Arguments& arguments, doub
   table.AddRow({"all", std::to_string(report.weights.size()), std::to_string(report.n_unchanged) + " unchanged",
                 FormatBytes(report.full_bytes), FormatBytes(report.delta_bytes),
                 FormatPercent(static_cast<double>(report.delta_bytes) / full), ""});
-  std::cout << table.Render() << "\n"
-            << arguments.out << ": " << FormatBytes(report.delta_bytes) << ", "
-            << FormatRatio(full / static_cast<double>(std::max<uint64_t>(report.delta_bytes, 1)))
+  std::cout << table.Render() << "\n" << arguments.out << ": ";
+  if (report.delta_bytes == 0) {
+    std::cout << "no weight differs from the base\n";
+    return;
+  }
+  std::cout << FormatBytes(report.delta_bytes) << ", " << FormatRatio(full / static_cast<double>(report.delta_bytes))
             << " smaller than the fine-tune, in " << FormatDuration(seconds) << " ("
             << FormatBytes(static_cast<uint64_t>(full / std::max(seconds, 1e-9))) << "/s of fine-tune)\n"
             << "error = |D - D^| / |D| of the differences to the base\n";

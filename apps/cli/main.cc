@@ -79,6 +79,8 @@ int Main(int argc, char** argv) {
   if (const int failed = Report("start", kernels::SetTargetFromEnvironment()); failed != 0) return failed;
   int exit_code = 0;
   AddCompress(app, exit_code);
+  AddMaterialize(app, exit_code);
+  AddVerify(app, exit_code);
   AddVersion(app, exit_code);
   try {
     app.parse(argc, argv);
