@@ -80,8 +80,13 @@ Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>
   for (const std::string& digest : {read.base_fingerprint, read.content_digest}) {
     if (!IsDigest(digest)) return Corrupt("__metadata__ has " + Quoted(digest) + " in place of 32 hex digits");
   }
+  constexpr std::array<std::string_view, 6> kKnown = {"format",    "format_version",   "base_quant",
+                                                      "sign_zero", "base_fingerprint", "content_digest"};
   for (const auto& [key, value] : metadata) {
-    if (!key.starts_with(kFileDigestPrefix)) continue;
+    if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+    if (!key.starts_with(kFileDigestPrefix)) {
+      return Unsupported("__metadata__ key " + Quoted(key) + " is unknown to format version 1");
+    }
     const std::string name = key.substr(kFileDigestPrefix.size());
     if (!IsPlainFileName(name) || !IsDigest(value)) return Corrupt("__metadata__ has the unsound entry " + Quoted(key));
     read.file_digests.emplace(name, value);

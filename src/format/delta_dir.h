@@ -79,7 +79,7 @@ class DeltaWriter {
  public:
   struct Options {
     std::string base_fingerprint;
-    std::string base_name;  // for people: base_model_name_or_path
+    std::string base_name = {};  // for people: base_model_name_or_path
     bool replace = false;
   };
   static Result<std::unique_ptr<DeltaWriter>> Create(const std::string& directory, Options options);
