@@ -156,6 +156,9 @@ const bool registered = [] {
         Case decode = base;
         decode.position = 511;
         Register("decode_512_hot", decode);
+        decode.position = 63;
+        Register("decode_64_hot", decode);
+        decode.position = 511;
         decode.n_layers = 256;
         Register("decode_512_cold", decode);
         Case prefill = base;

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/float16.h"
 #include "kernels/cpu/attention_plan.h"
@@ -61,21 +62,14 @@ void ScoreRange(const float* q, size_t n_rows, size_t head_dim, const float* til
   }
 }
 
-struct WeightedValues {
-  const float* values = nullptr;  // [n_tokens] rows of padded floats
-  size_t stride = 0;
-  size_t n_tokens = 0;
-};
-
-template <size_t kRows>
-void AddValuesRange(const float* weights, size_t n_rows, const WeightedValues& v, float* acc, size_t padded) {
+template <size_t kRows, typename T>
+void AddValuesRange(const float* weights, size_t n_rows, const WeightedValues<T>& from, float* acc, size_t padded) {
   size_t row = 0;
   for (; row + kRows <= n_rows; row += kRows) {
-    AddValues<kRows, kSpanTokens>(weights + row * kSpanTokens, v.values, v.stride, v.n_tokens, acc + row * padded,
-                                  padded);
+    AddValues<kRows, kSpanTokens>(weights + row * kSpanTokens, from, acc + row * padded, padded);
   }
   if constexpr (kRows > 1) {
-    AddValuesRange<kRows / 2>(weights + row * kSpanTokens, n_rows - row, v, acc + row * padded, padded);
+    AddValuesRange<kRows / 2>(weights + row * kSpanTokens, n_rows - row, from, acc + row * padded, padded);
   }
 }
 
@@ -110,27 +104,42 @@ HWY_INLINE void UpdateRow(TokenRange seen, float* HWY_RESTRICT scores, float* HW
   }
 }
 
-// The pool's elements of one block and kv head; null beyond the task's last block.
-template <typename T>
-const T* BlockOrNull(const void* pool, const AttentionTask& task, const KvLayerView& kv, size_t block,
-                     size_t n_blocks) {
-  if (block >= n_blocks) return nullptr;
-  const auto id = static_cast<size_t>(task.segment->block_table[block]);
-  return static_cast<const T*>(pool) + (id * kv.n_kv_heads + task.kv_head) * kKvBlockTokens * kv.head_dim;
-}
-
+// Blocks [begin, end) of a span, of those [task_begin, task_end) that the task reads.
 struct BlockRange {
   size_t begin = 0;
   size_t end = 0;
-  size_t task_end = 0;  // of the whole task: what may be prefetched
+  size_t task_begin = 0;
+  size_t task_end = 0;
 };
+
+template <typename T>
+const T* BlockOf(const void* pool, const AttentionTask& task, const KvLayerView& kv, size_t block, size_t kv_head) {
+  const auto id = static_cast<size_t>(task.segment->block_table[block]);
+  return static_cast<const T*>(pool) + (id * kv.n_kv_heads + kv_head) * kKvBlockTokens * kv.head_dim;
+}
+
+// Blocks are asked for a span (some 500 ns of decoding) before they are staged: more than memory takes to answer, less
+// than the first cache holds.
+constexpr size_t kBlocksAhead = kSpanBlocks;
+
+// What to ask for while `block` is staged; behind the task's last block come the first of the next kv head, if that is
+// the next task. Null if nothing.
+template <typename T>
+const T* AheadOrNull(const void* pool, const AttentionTask& task, const KvLayerView& kv, size_t block,
+                     const BlockRange& blocks) {
+  const size_t ahead = block + kBlocksAhead;
+  if (ahead < blocks.task_end) return BlockOf<T>(pool, task, kv, ahead, task.kv_head);
+  const size_t wrapped = blocks.task_begin + ahead - blocks.task_end;
+  if (!task.covers_segment || task.kv_head + 1 == kv.n_kv_heads || wrapped >= blocks.task_end) return nullptr;
+  return BlockOf<T>(pool, task, kv, wrapped, task.kv_head + 1);
+}
 
 template <typename T>
 void ScoreSpan(const AttentionCall& call, const AttentionTask& task, BlockRange blocks, const AttentionScratch& s) {
   const size_t head_dim = call.kv.head_dim;
   for (size_t block = blocks.begin; block < blocks.end; ++block) {
-    const T* keys = BlockOrNull<T>(call.kv.keys, task, call.kv, block, blocks.task_end);
-    StageKeys(keys, head_dim, BlockOrNull<T>(call.kv.keys, task, call.kv, block + 1, blocks.task_end), s.tile);
+    StageKeys(BlockOf<T>(call.kv.keys, task, call.kv, block, task.kv_head), head_dim,
+              AheadOrNull<T>(call.kv.keys, task, call.kv, block, blocks), s.tile);
     const QueryRange some = QueriesSeeingSome(task, block, call.options.window);
     const size_t row = some.begin * call.group;
     ScoreRange<kScoreRows>(s.q + row * head_dim, (some.end - some.begin) * call.group, head_dim, s.tile,
@@ -153,51 +162,55 @@ void UpdateSpan(const AttentionCall& call, const AttentionTask& task, size_t spa
 
 // Rows of queries that see only part of a block, one query at a time: tokens they do not see are not touched, as
 // 0 * (whatever the pool holds there) need not be 0.
+template <typename T>
 void AddPartialBlock(const AttentionCall& call, const AttentionTask& task, size_t block, QueryRange queries,
-                     const WeightedValues& whole, const AttentionScratch& s) {
+                     const WeightedValues<T>& whole, const AttentionScratch& s) {
   const size_t first = block * kKvBlockTokens;
   for (size_t query = queries.begin; query < queries.end; ++query) {
     const TokenRange seen = Intersect(VisibleTokens(task.first_position + query, call.options.window),
                                       {.begin = first, .end = first + kKvBlockTokens});
     if (seen.empty()) continue;
-    const WeightedValues part = {.values = whole.values + (seen.begin - first) * whole.stride,
-                                 .stride = whole.stride,
-                                 .n_tokens = seen.end - seen.begin};
+    const WeightedValues<T> part = {.values = whole.values + (seen.begin - first) * whole.stride,
+                                    .stride = whole.stride,
+                                    .n_tokens = seen.end - seen.begin};
     const size_t row = query * call.group;
     AddValuesRange<kScoreRows>(s.scores + row * kSpanTokens + seen.begin % kSpanTokens, call.group, part,
                                s.acc + row * call.padded, call.padded);
   }
 }
 
+// Adds the values of one block to all rows that see any of it.
 template <typename T>
-WeightedValues StageBlockValues(const AttentionCall& call, const T* values, const T* next, const AttentionScratch& s) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (call.kv.head_dim == call.padded) {
-      PrefetchPart(next, call.padded * kKvBlockTokens * sizeof(T), 0, 1);
-      return {.values = values, .stride = call.padded, .n_tokens = kKvBlockTokens};
-    }
-  }
-  StageValues(values, call.kv.head_dim, call.padded, next, s.tile);
-  return {.values = s.tile, .stride = call.padded, .n_tokens = kKvBlockTokens};
+void AddBlock(const AttentionCall& call, const AttentionTask& task, size_t block, const WeightedValues<T>& whole,
+              const AttentionScratch& s) {
+  const QueryRange some = QueriesSeeingSome(task, block, call.options.window);
+  const QueryRange all = QueriesSeeingAll(task, block, call.options.window);
+  if (all.begin == all.end) return AddPartialBlock(call, task, block, some, whole, s);
+  AddPartialBlock(call, task, block, {.begin = some.begin, .end = all.begin}, whole, s);
+  AddPartialBlock(call, task, block, {.begin = all.end, .end = some.end}, whole, s);
+  const size_t row = all.begin * call.group;
+  AddValuesRange<kScoreRows>(s.scores + row * kSpanTokens + block % kSpanBlocks * kKvBlockTokens,
+                             (all.end - all.begin) * call.group, whole, s.acc + row * call.padded, call.padded);
 }
+
+// Rows up to which bf16 values are widened at each use: staging costs a store and a load more.
+constexpr size_t kDirectRows = 4;
 
 template <typename T>
 void AddSpan(const AttentionCall& call, const AttentionTask& task, BlockRange blocks, const AttentionScratch& s) {
+  const size_t head_dim = call.kv.head_dim;
+  const bool few_rows = task.n_queries * call.group <= kDirectRows;
+  const bool direct = head_dim == call.padded && (std::is_same_v<T, float> || few_rows);
   for (size_t block = blocks.begin; block < blocks.end; ++block) {
-    const WeightedValues whole =
-        StageBlockValues(call, BlockOrNull<T>(call.kv.values, task, call.kv, block, blocks.task_end),
-                         BlockOrNull<T>(call.kv.values, task, call.kv, block + 1, blocks.task_end), s);
-    const QueryRange some = QueriesSeeingSome(task, block, call.options.window);
-    const QueryRange all = QueriesSeeingAll(task, block, call.options.window);
-    if (all.begin == all.end) {
-      AddPartialBlock(call, task, block, some, whole, s);
-      continue;
+    const T* values = BlockOf<T>(call.kv.values, task, call.kv, block, task.kv_head);
+    const T* next = AheadOrNull<T>(call.kv.values, task, call.kv, block, blocks);
+    if (direct) {
+      Prefetcher(next, head_dim * kKvBlockTokens * sizeof(T), 0).Step();
+      AddBlock<T>(call, task, block, {.values = values, .stride = head_dim, .n_tokens = kKvBlockTokens}, s);
+    } else {
+      StageValues(values, head_dim, call.padded, next, s.tile);
+      AddBlock<float>(call, task, block, {.values = s.tile, .stride = call.padded, .n_tokens = kKvBlockTokens}, s);
     }
-    AddPartialBlock(call, task, block, {.begin = some.begin, .end = all.begin}, whole, s);
-    AddPartialBlock(call, task, block, {.begin = all.end, .end = some.end}, whole, s);
-    const size_t row = all.begin * call.group;
-    AddValuesRange<kScoreRows>(s.scores + row * kSpanTokens + block % kSpanBlocks * kKvBlockTokens,
-                               (all.end - all.begin) * call.group, whole, s.acc + row * call.padded, call.padded);
   }
 }
 
@@ -244,6 +257,7 @@ void RunTask(const AttentionCall& call, const AttentionTask& task, const Attenti
   for (size_t span = tokens.begin / kSpanTokens; span * kSpanTokens < tokens.end; ++span) {
     const BlockRange blocks = {.begin = std::max(first_block, span * kSpanBlocks),
                                .end = std::min(n_blocks, (span + 1) * kSpanBlocks),
+                               .task_begin = first_block,
                                .task_end = n_blocks};
     ScoreSpan<T>(call, task, blocks, s);
     UpdateSpan(call, task, span, s);

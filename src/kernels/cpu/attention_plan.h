@@ -34,6 +34,7 @@ struct AttentionTask {
   size_t first_row = 0;       // of q and out
   size_t first_position = 0;  // of that row
   size_t n_queries = 0;
+  bool covers_segment = false;  // no other tile of this kv head follows or went before
 };
 
 // Tokens that the query at `position` sees.
@@ -92,7 +93,8 @@ void ForEachTask(std::span<const SequenceSegment> segments, size_t n_kv_heads, s
                             .kv_head = kv_head,
                             .first_row = row,
                             .first_position = segment.position + row - segment.begin,
-                            .n_queries = std::min(tile, segment.end - row)});
+                            .n_queries = std::min(tile, segment.end - row),
+                            .covers_segment = segment.end - segment.begin <= tile});
       }
     }
   }

@@ -14,7 +14,6 @@
 #include <cstdint>
 
 #include "base/float16.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/simd-inl.h"
@@ -32,14 +31,26 @@ inline constexpr size_t kScoreRows = 4;
 inline constexpr size_t kAccumulators = 8;
 #endif
 
-// Asks for line `i` of `n` equal parts of the bytes at `next`, so that a stage spreads the prefetch of what follows it.
-HWY_INLINE void PrefetchPart(const void* next, size_t n_bytes, size_t i, size_t n) {
-  if (next == nullptr) return;
-  const size_t end = n_bytes * (i + 1) / n;
-  for (size_t at = n_bytes * i / n / kAlignment * kAlignment; at < end; at += kAlignment) {
-    hwy::Prefetch(static_cast<const uint8_t*>(next) + at);
+// Asks for memory that will be needed soon, a few lines at a time between other work: all at once would fill the queue
+// of outstanding loads.
+struct Prefetcher {
+  const uint8_t* at = nullptr;
+  size_t n_lines = 0;
+  size_t n_per_step = 0;
+
+  // A null `from` asks for nothing.
+  HWY_INLINE Prefetcher(const void* from, size_t n_bytes, size_t n_steps)
+      : at(static_cast<const uint8_t*>(from)),
+        n_lines(from == nullptr ? 0 : (n_bytes + kAlignment - 1) / kAlignment),
+        n_per_step((n_lines + n_steps) / (n_steps + 1) + 1) {}
+
+  HWY_INLINE void Step() {
+    const size_t n = n_lines < n_per_step ? n_lines : n_per_step;
+    for (size_t i = 0; i < n; ++i) __builtin_prefetch(at + i * kAlignment, 0, 2);
+    at += n * kAlignment;
+    n_lines -= n;
   }
-}
+};
 
 // Lane 4b + l = word l of token 4b: the first of the four vectors of a 4 x (lanes) transposition.
 HWY_INLINE UintVec LoadTokenWords(UintTag d, const uint32_t* HWY_RESTRICT from, size_t stride) {
@@ -68,14 +79,14 @@ HWY_INLINE void TransposeWords(UintTag d, const uint32_t* HWY_RESTRICT from, siz
   store(3, hn::InterleaveUpper(d, high_02, high_13));
 }
 
-// keys [16][head_dim] -> tile [head_dim][16], 64-byte aligned. `next` (or null) is the block staged after this one.
+// keys [16][head_dim] -> tile [head_dim][16], 64-byte aligned. `next` (or null) is a block to be staged later.
 HWY_INLINE void StageKeys(const float* HWY_RESTRICT keys, size_t head_dim, const void* next, float* HWY_RESTRICT tile) {
   size_t dim = 0;
   const UintTag d;
   const FloatTag df;
-  const size_t n_words = head_dim / 4;
+  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*keys), head_dim / 4);
   for (; dim + 4 <= head_dim; dim += 4) {
-    PrefetchPart(next, head_dim * kKvBlockTokens * sizeof(float), dim / 4, n_words);
+    ahead.Step();
     for (size_t t = 0; t < kKvBlockTokens; t += kLanes) {
       const auto* from = reinterpret_cast<const uint32_t*>(keys + t * head_dim + dim);
       TransposeWords(d, from, head_dim, [&](size_t i, UintVec words) HWY_ATTR {
@@ -93,10 +104,10 @@ HWY_INLINE void StageKeys(const Bf16* HWY_RESTRICT keys, size_t head_dim, const 
   size_t dim = 0;
   const UintTag d;
   const FloatTag df;
-  const size_t n_words = head_dim / 8;
+  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*keys), head_dim / 8);
   const auto odd_half = hn::Set(d, 0xFFFF0000u);
   for (; dim + 8 <= head_dim; dim += 8) {
-    PrefetchPart(next, head_dim * kKvBlockTokens * sizeof(Bf16), dim / 8, n_words);
+    ahead.Step();
     for (size_t t = 0; t < kKvBlockTokens; t += kLanes) {
       const auto* from = reinterpret_cast<const uint32_t*>(keys + t * head_dim + dim);
       TransposeWords(d, from, head_dim / 2, [&](size_t i, UintVec words) HWY_ATTR {
@@ -117,8 +128,9 @@ HWY_INLINE void StageValues(const Bf16* HWY_RESTRICT values, size_t head_dim, si
   const FloatTag df;
   const UintTag du;
   const hn::Rebind<uint16_t, FloatTag> d16;
+  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*values), kKvBlockTokens);
   for (size_t t = 0; t < kKvBlockTokens; ++t) {
-    PrefetchPart(next, head_dim * kKvBlockTokens * sizeof(Bf16), t, kKvBlockTokens);
+    ahead.Step();
     const auto* HWY_RESTRICT from = reinterpret_cast<const uint16_t*>(values + t * head_dim);
     float* HWY_RESTRICT to = tile + t * padded;
     size_t dim = 0;
@@ -132,8 +144,9 @@ HWY_INLINE void StageValues(const Bf16* HWY_RESTRICT values, size_t head_dim, si
 
 HWY_INLINE void StageValues(const float* HWY_RESTRICT values, size_t head_dim, size_t padded, const void* next,
                             float* HWY_RESTRICT tile) {
+  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*values), kKvBlockTokens);
   for (size_t t = 0; t < kKvBlockTokens; ++t) {
-    PrefetchPart(next, head_dim * kKvBlockTokens * sizeof(float), t, kKvBlockTokens);
+    ahead.Step();
     for (size_t dim = 0; dim < padded; ++dim) {
       tile[t * padded + dim] = dim < head_dim ? values[t * head_dim + dim] : 0.0F;
     }
@@ -164,21 +177,36 @@ HWY_INLINE void ScoreRows(const float* HWY_RESTRICT q, size_t head_dim, const fl
   }
 }
 
-// Weighted values of kRows rows and kVectors vectors of dimensions: acc[row] += sum over `n_tokens` tokens, in order.
-template <size_t kRows, size_t kVectors, size_t kSpan>
-HWY_INLINE void AddValuesTile(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT values, size_t value_stride,
-                              size_t n_tokens, float* HWY_RESTRICT acc, size_t acc_stride) {
+HWY_INLINE FloatVec LoadValues(const float* from) { return hn::LoadU(FloatTag(), from); }
+HWY_INLINE FloatVec LoadValues(const Bf16* from) {
+  const hn::Rebind<uint16_t, FloatTag> d16;
+  const auto halves = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
+  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(UintTag(), halves)));
+}
+
+// Values of some tokens of a block: staged, or as they lie in the pool where they are whole vectors.
+template <typename T>
+struct WeightedValues {
+  const T* values = nullptr;
+  size_t stride = 0;
+  size_t n_tokens = 0;
+};
+
+// Weighted values of kRows rows and kVectors vectors of dimensions: acc[row] += sum over the tokens, in order.
+template <size_t kRows, size_t kVectors, size_t kSpan, typename T>
+HWY_INLINE void AddValuesTile(const float* HWY_RESTRICT weights, const WeightedValues<T>& from, size_t dim,
+                              float* HWY_RESTRICT acc, size_t padded) {
   const FloatTag d;
   FloatVec sum[kRows][kVectors];
   DF_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
     DF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, acc + r * acc_stride + v * kLanes);
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, acc + r * padded + dim + v * kLanes);
   }
-  for (size_t t = 0; t < n_tokens; ++t) {
+  for (size_t t = 0; t < from.n_tokens; ++t) {
     FloatVec value[kVectors];
     DF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) value[v] = hn::LoadU(d, values + t * value_stride + v * kLanes);
+    for (size_t v = 0; v < kVectors; ++v) value[v] = LoadValues(from.values + t * from.stride + dim + v * kLanes);
     DF_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
       const FloatVec weight = hn::Set(d, weights[r * kSpan + t]);
@@ -189,22 +217,20 @@ HWY_INLINE void AddValuesTile(const float* HWY_RESTRICT weights, const float* HW
   DF_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
     DF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, acc + r * acc_stride + v * kLanes);
+    for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, acc + r * padded + dim + v * kLanes);
   }
 }
 
 // The same over all dimensions.
-template <size_t kRows, size_t kSpan>
-HWY_INLINE void AddValues(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT values, size_t value_stride,
-                          size_t n_tokens, float* HWY_RESTRICT acc, size_t padded) {
+template <size_t kRows, size_t kSpan, typename T>
+HWY_INLINE void AddValues(const float* HWY_RESTRICT weights, const WeightedValues<T>& from, float* HWY_RESTRICT acc,
+                          size_t padded) {
   constexpr size_t kVectors = kAccumulators / kRows < 8 ? kAccumulators / kRows : 8;
   size_t dim = 0;
   for (; dim + kVectors * kLanes <= padded; dim += kVectors * kLanes) {
-    AddValuesTile<kRows, kVectors, kSpan>(weights, values + dim, value_stride, n_tokens, acc + dim, padded);
+    AddValuesTile<kRows, kVectors, kSpan>(weights, from, dim, acc, padded);
   }
-  for (; dim < padded; dim += kLanes) {
-    AddValuesTile<kRows, 1, kSpan>(weights, values + dim, value_stride, n_tokens, acc + dim, padded);
-  }
+  for (; dim < padded; dim += kLanes) AddValuesTile<kRows, 1, kSpan>(weights, from, dim, acc, padded);
 }
 
 }  // namespace df::kernels::cpu::HWY_NAMESPACE
