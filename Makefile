@@ -44,7 +44,7 @@ format: setup ## rewrite our sources with clang-format
 
 fuzz: setup ## build the fuzz targets and run each for FUZZ_SECONDS (30)
 	@cmake --preset fuzz --log-level=NOTICE
-	@cmake --build build/fuzz -j $(JOBS)
+	@cmake --build build/fuzz -j $(JOBS) --target fuzz_targets
 	@scripts/run_fuzz.sh build/fuzz
 
 bench: setup ## build and run the micro-benchmarks

@@ -12,13 +12,16 @@ for target in "$build"/bin/*_fuzz; do
   [ -x "$target" ] || { echo "run_fuzz: no fuzz target in $build/bin" >&2; exit 1; }
   name=$(basename "$target")
   corpus=build/corpus/$name
-  seeds=()
-  [ ! -d "fuzz/seeds/$name" ] || seeds=("fuzz/seeds/$name")
   mkdir -p "$corpus"
+  while read -r pattern; do  # small files of the tests to start from
+    for seed in $pattern; do
+      [ "$(stat -c %s "$seed")" -gt 65536 ] || cp "$seed" "$corpus/$(tr / _ <<<"$seed")"
+    done
+  done <"fuzz/$name.seeds"
   log=build/corpus/$name.log
   # 2 GB: a reader that allocates by a claimed size is a finding, not a crash of the machine.
   if ! "$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
-      -artifact_prefix="build/corpus/$name-" "$corpus" "${seeds[@]}" >"$log" 2>&1; then
+      -artifact_prefix="build/corpus/$name-" "$corpus" >"$log" 2>&1; then
     tail -40 "$log" >&2
     echo "run_fuzz: $name failed; its input is build/corpus/$name-*" >&2
     exit 1
