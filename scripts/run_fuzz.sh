@@ -15,6 +15,7 @@ for target in "$build"/bin/*_fuzz; do
   mkdir -p "$corpus"
   while read -r pattern; do  # small files of the tests to start from
     for seed in $pattern; do
+      [ -f "$seed" ] || { echo "run_fuzz: fuzz/$name.seeds names $pattern: no such file" >&2; exit 1; }
       [ "$(stat -c %s "$seed")" -gt 65536 ] || cp "$seed" "$corpus/$(tr / _ <<<"$seed")"
     done
   done <"fuzz/$name.seeds"
