@@ -24,18 +24,18 @@ struct VocabularyOptions {
 };
 
 struct CompressOptions {
-  SignOptions sign;  // of the matrices of the layers
-  VocabularyOptions embeddings;
-  VocabularyOptions head;
-  std::string base_name;  // for people: the model card and base_model_name_or_path
-  std::string model_name;
+  SignOptions sign = {};  // of the matrices of the layers
+  VocabularyOptions embeddings = {};
+  VocabularyOptions head = {};
+  std::string base_name = {};  // for people: the model card and base_model_name_or_path
+  std::string model_name = {};
   bool replace = false;  // an existing directory
   // Called before every tensor, with what is done so far; false stops with kCancelled. May be empty.
   struct Progress {
     size_t done_tensors = 0, n_tensors = 0;
     uint64_t done_bytes = 0, n_bytes = 0;  // of the fine-tune
   };
-  std::function<bool(const Progress&)> on_progress;
+  std::function<bool(const Progress&)> on_progress = {};
 };
 
 // What became of one weight.
