@@ -11,7 +11,7 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 
 BUILD := cmake --build build/$(PRESET) -j $(JOBS) --target
 
-.PHONY: help setup configure build demo test fast lint format fuzz bench ci-full clean
+.PHONY: help setup configure build demo test fast lint format fuzz bench memory ci-full clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,12 @@ bench: setup ## build and run the micro-benchmarks
 	@cmake --build build/bench -j $(JOBS)
 	@scripts/run_bench.sh build/bench
 
-ci-full: ## all of CI: .ci/run, then lint over all files, the thread sanitizer, fuzzing, benchmarks
+memory: configure ## measure the memory promises on a synthetic family of 0.6B shape (5 GB of disk, minutes)
+	@$(BUILD) deltafold synthetic_family
+	@python3 tests/memory/memory_test.py build/$(PRESET)/bin/deltafold build/$(PRESET)/bin/synthetic_family \
+	  build/$(PRESET)/memory --shape qwen3-0.6b
+
+ci-full: ## all of CI: .ci/run, then lint over all files, the thread sanitizer, fuzzing, memory, benchmarks
 	@.ci/run --full
 
 clean: ## remove build/
