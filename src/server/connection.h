@@ -1,0 +1,121 @@
+// One TCP connection: requests in, one after another; answers out. Everything here runs on the I/O thread.
+#ifndef DELTAFOLD_SERVER_CONNECTION_H_
+#define DELTAFOLD_SERVER_CONNECTION_H_
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/http_reader.h"
+#include "server/router.h"
+#include "server/server.h"
+#include "server/wake.h"
+#include "server/worker_pool.h"
+
+namespace df::server {
+
+class Connection;
+
+// What all connections of a server share.
+struct ServerState {
+  const ServerOptions& options;
+  TextService& service;
+  ServerMetrics& metrics;
+  WorkerPool workers;
+  std::list<Connection*> open;
+  std::list<Connection*> idle;  // between requests or within a header, longest first
+  size_t body_bytes = 0;        // held by all connections
+  size_t n_generations = 0;     // requests whose answer is not written yet
+  bool draining = false;
+  bool cancelling = false;  // of what is left after draining
+  bool closed = false;      // no further connection or request
+  uint64_t id_seed = 0, n_ids = 0;
+  std::function<void()> on_change;  // a generation or connection ended
+
+  std::string NextId();  // 32 hexadecimal digits
+  // Closes the connection that has been idle longest; false when none is.
+  bool CloseOneIdle();
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  struct Options {
+    bool probes_only = false;  // over the limit of connections
+  };
+  Connection(boost::asio::ip::tcp::socket socket, ServerState& state, Options options);
+
+  boost::asio::awaitable<void> Run();
+  // Ends a wait for a request; what is being answered goes on.
+  void Stop();
+  void WakeUp() { signal_.Set(); }
+
+  // For the one that answers:
+  ServerState& state() { return state_; }
+  Signal& signal() { return signal_; }
+  const HttpRequest& request() const { return request_; }
+  RequestLog& log() { return log_; }
+  TimePoint arrival() const { return arrival_; }
+  // The client went away or takes nothing any more.
+  bool gone() const { return gone_; }
+  // Reads beside the answer, so that a client that leaves is noticed; what it sends meanwhile is kept, up to one
+  // header.
+  void StartWatching();
+  boost::asio::awaitable<void> StopWatching();
+  // The body is no longer held: its bytes count no more.
+  void ReleaseBody();
+  // All of `bytes` within the write timeout; gone() otherwise.
+  boost::asio::awaitable<void> Write(std::string bytes);
+  boost::asio::awaitable<void> Respond(HttpResponse response);
+  // The head of an answer of unknown length, with `framing()`.
+  boost::asio::awaitable<void> StartStream();
+  boost::asio::awaitable<void> WriteStreamed(std::string_view data);
+  boost::asio::awaitable<void> EndStream();
+
+ private:
+  boost::asio::awaitable<bool> ServeOne();
+  boost::asio::awaitable<bool> ReadHeader();
+  boost::asio::awaitable<bool> ReadBody();
+  boost::asio::awaitable<bool> ReadSome();
+  boost::asio::awaitable<void> Refuse(int status, std::string reason);
+  boost::asio::awaitable<void> RespondOrGenerate(RouteMatch match);
+  boost::asio::awaitable<void> Watch();
+  boost::asio::awaitable<void> Linger();
+  std::optional<HttpResponse> RefusalBeforeBody(const RouteMatch& match) const;
+  void BeginRequest();
+  void FinishRequest();
+  void ReserveBody();
+  void SetDeadline(int64_t ms);
+  void ClearDeadline();
+
+  boost::asio::ip::tcp::socket socket_;
+  ServerState& state_;
+  const Options options_;
+  Signal signal_;
+  boost::asio::steady_timer deadline_;
+  uint64_t deadline_epoch_ = 0;
+  bool timed_out_ = false;
+  bool stopped_ = false;
+  bool gone_ = false;
+  bool keep_alive_ = true;
+  bool unread_body_ = false;  // refused before its end: linger
+  bool watching_ = false;
+  bool watch_wanted_ = false;
+  size_t reserved_body_bytes_ = 0;
+  std::string input_;  // received, not yet taken by the reader
+  std::optional<HttpReader> reader_;
+  HttpRequest request_;
+  RequestLog log_;
+  TimePoint arrival_;
+};
+
+// Runs one chat or completion request on its connection, from body to last byte.
+boost::asio::awaitable<void> AnswerGeneration(Connection& connection, Route route, std::string body);
+
+}  // namespace df::server
+
+#endif  // DELTAFOLD_SERVER_CONNECTION_H_

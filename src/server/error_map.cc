@@ -1,0 +1,122 @@
+#include "server/error_map.h"
+
+namespace df::server {
+namespace {
+
+struct Row {
+  StatusCode from;
+  int status;
+  const char* type;
+  const char* code;
+};
+
+// The one table. Codes that OpenAI has are OpenAI's.
+constexpr Row kTable[] = {
+    {StatusCode::kInvalidArgument, 400, "invalid_request_error", "invalid_value"},
+    {StatusCode::kFailedPrecondition, 400, "invalid_request_error", "failed_precondition"},
+    {StatusCode::kUnsupported, 400, "invalid_request_error", "unsupported_parameter"},
+    {StatusCode::kCorrupt, 400, "invalid_request_error", "invalid_value"},
+    {StatusCode::kNotFound, 404, "invalid_request_error", "not_found"},
+    {StatusCode::kResourceExhausted, 429, "rate_limit_error", "rate_limit_exceeded"},
+    {StatusCode::kUnavailable, 503, "server_error", "unavailable"},
+    {StatusCode::kCancelled, 503, "server_error", "cancelled"},
+    {StatusCode::kDeadlineExceeded, 504, "server_error", "timeout"},
+    {StatusCode::kIo, 500, "server_error", "internal_error"},
+    {StatusCode::kInternal, 500, "server_error", "internal_error"},
+};
+
+// Names out of a request are repeated in messages up to this length.
+constexpr size_t kMaxEchoBytes = 100;
+
+std::string Shortened(std::string_view text) {
+  if (text.size() <= kMaxEchoBytes) return std::string(text);
+  return std::string(text.substr(0, kMaxEchoBytes)) + "...";
+}
+
+Json OrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+}  // namespace
+
+Json ErrorBody(const ApiError& error) {
+  Json inner = Json::object();
+  inner["message"] = error.message;
+  inner["type"] = error.type;
+  inner["param"] = OrNull(error.param);
+  inner["code"] = OrNull(error.code);
+  Json body = Json::object();
+  body["error"] = std::move(inner);
+  return body;
+}
+
+HttpResponse ErrorResponse(const ApiError& error) {
+  HttpResponse response{.status = error.status, .headers = {}, .body = DumpJson(ErrorBody(error))};
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+ApiError FromStatus(const Status& status, std::string param) {
+  for (const Row& row : kTable) {
+    if (row.from != status.code()) continue;
+    const bool ours = row.status == 500;
+    return {.status = row.status,
+            .type = row.type,
+            .message = ours ? "the server failed on this request; its log has the cause" : status.message(),
+            .param = row.status == 400 ? std::move(param) : "",
+            .code = row.code};
+  }
+  return FromStatus(Internal(status.message()));
+}
+
+ApiError InvalidField(std::string_view param, std::string_view expected) {
+  return {.message = Shortened(param) + " must be " + std::string(expected),
+          .param = Shortened(param),
+          .code = "invalid_value"};
+}
+
+ApiError UnsupportedField(std::string_view param, std::string_view detail) {
+  std::string message = Shortened(param) + " is not supported by this server";
+  if (!detail.empty()) message += ": " + std::string(detail);
+  return {.message = std::move(message), .param = Shortened(param), .code = "unsupported_parameter"};
+}
+
+ApiError ModelNotFound(std::string_view model) {
+  return {.status = 404,
+          .message = "The model `" + Shortened(model) + "` does not exist; GET /v1/models lists what is served",
+          .param = "model",
+          .code = "model_not_found"};
+}
+
+ApiError InvalidApiKey() {
+  return {.status = 401,
+          .message = "Missing or wrong API key; send it as `Authorization: Bearer KEY`",
+          .param = "",
+          .code = "invalid_api_key"};
+}
+
+ApiError RouteNotFound() {
+  return {.status = 404, .message = "There is no such route; docs/api.md lists them", .param = "", .code = "not_found"};
+}
+
+ApiError ShuttingDown() {
+  return {.status = 503,
+          .type = "server_error",
+          .message = "The server is shutting down",
+          .param = "",
+          .code = "shutting_down"};
+}
+
+ApiError TransportError(int status, std::string message) {
+  const bool ours = status >= 500;
+  return {.status = status,
+          .type = ours            ? "server_error"
+                  : status == 429 ? "rate_limit_error"
+                                  : "invalid_request_error",
+          .message = std::move(message),
+          .param = "",
+          .code = ours            ? "overloaded"
+                  : status == 429 ? "rate_limit_exceeded"
+                                  : "invalid_http"};
+}
+
+}  // namespace df::server

@@ -1,0 +1,41 @@
+// What the routes need from below: names, generation, counters. The engine in production, a script in tests.
+#ifndef DELTAFOLD_SERVER_TEXT_SERVICE_H_
+#define DELTAFOLD_SERVER_TEXT_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/session.h"
+#include "metrics/metrics.h"
+#include "store/registry.h"
+
+namespace df::server {
+
+// Thread-safe.
+class TextService {
+ public:
+  virtual ~TextService() = default;
+
+  virtual std::shared_ptr<const Variant> FindOrNull(std::string_view name) const = 0;
+  virtual std::vector<std::shared_ptr<const Variant>> List() const = 0;
+  virtual const std::string& base_name() const = 0;
+  // The same string for the same weights: base fingerprint and variant digest.
+  virtual std::string SystemFingerprint(const Variant& variant) const = 0;
+  virtual size_t ContextLength(const Variant& variant) const = 0;
+  virtual SamplingParams DefaultSampling(const Variant& variant) const = 0;
+  // As StartText: may take long, runs on a worker.
+  virtual Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) = 0;
+  virtual bool IsContextLengthExceeded(const Status& status) const = 0;
+  virtual MetricsSnapshot Snapshot() const = 0;
+  virtual bool Healthy() const = 0;
+};
+
+// `engine` and `registry` must outlive it.
+std::unique_ptr<TextService> MakeTextService(Engine& engine, const Registry& registry);
+
+}  // namespace df::server
+
+#endif  // DELTAFOLD_SERVER_TEXT_SERVICE_H_
