@@ -1,5 +1,6 @@
 // The loop. Everything here happens on one thread, step after step: news in, ends of those who do not want to wait any
 // longer, plan, model, draw, tokens out. No call goes back up: clients are told through their event queues.
+#include <new>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -16,7 +17,11 @@ void EngineLoop::Run() {
     Accept(news);
     EndCancelled(news);
     EndExpired();
-    Step();
+    try {
+      Step();
+    } catch (const std::bad_alloc&) {  // those under way end, the engine goes on
+      EndWhere([](const Sequence&) { return true; }, ResourceExhausted("no memory for the next step of the model"));
+    }
     PublishStats();
     if (!scheduler_.HasWork()) busy_since_us_.store(kIdle, std::memory_order_relaxed);
   }
@@ -49,6 +54,7 @@ void EngineLoop::EndExpired() {
 
 void EngineLoop::Step() {
   const std::span<const Piece> pieces = scheduler_.PlanStep(clock_.NowUs());
+  PublishStats();  // a step may be long: who waits and who runs is known now
   if (pieces.empty()) return;
   BuildStep(pieces, base_->config.vocab, step_);
   const MatView<const float> logits = decoder_.Step(context_, step_.batch, kv_pool_);

@@ -185,7 +185,7 @@ TEST(Scheduler, DrawsNoTokenFromReplayedRows) {
 TEST(Scheduler, MeasuresTheTimeInTheQueue) {
   Bench bench({.max_num_seqs = 1, .max_num_batched_tokens = 8}, 100);
   bench.Add(1, 5);
-  Sequence* second = bench.Add(1, 1);
+  Sequence* second = bench.Add(1, 5);
   while (second->admitted_us < 0) bench.Step();
   EXPECT_EQ(second->admitted_us - second->submitted_us, 6000);
 }

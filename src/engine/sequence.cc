@@ -59,7 +59,8 @@ TokenEvent AppendToken(Sequence& sequence, int32_t token, int64_t now_us) {
 
 TokenEvent CutShort(const Sequence& sequence, Status why, int64_t now_us) {
   TokenEvent event;
-  event.finish = FinishReason::kCancelled;
+  const bool is_wish = why.code() == StatusCode::kCancelled || why.code() == StatusCode::kDeadlineExceeded;
+  event.finish = is_wish ? FinishReason::kCancelled : FinishReason::kError;
   event.status = std::move(why);
   event.time_us = now_us;
   event.queue_us = QueueUs(sequence, now_us);

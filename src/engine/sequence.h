@@ -52,7 +52,8 @@ std::unique_ptr<Sequence> MakeSequence(GenerationRequest request, RequestLimits 
 // Gives the sequence its next token, or -1 when its logits held no number, and says what its client is to be told.
 TokenEvent AppendToken(Sequence& sequence, int32_t token, int64_t now_us);
 
-// What a client is told whose sequence ends now without a further token.
+// What a client is told whose sequence ends now without a further token: kCancelled for kCancelled and
+// kDeadlineExceeded, else kError.
 TokenEvent CutShort(const Sequence& sequence, Status why, int64_t now_us);
 
 }  // namespace df
