@@ -51,12 +51,21 @@ class ChatTemplate {
   // raise_exception of the template, a failure inside it) and kResourceExhausted (steps, depth or output; named).
   Result<std::string> Render(const Json& messages, const RenderOptions& options = {}) const;
 
+  // As Render, with strings into which the caller has put `mark` (a private-use character): it passes through tojson
+  // and the like unescaped.
+  Result<std::string> RenderMarked(const Json& messages, const RenderOptions& options, char32_t mark) const;
+
+  // The variables bos_token, eos_token, ... that the templates see.
+  const Json& special_tokens() const { return source_.special_tokens; }
+  // Does any source contain the text of this private-use character?
+  bool Writes(char32_t character) const;
+
  private:
   ChatTemplate() = default;
-  Result<dft_template*> Choose(const RenderOptions& options) const;
+  Result<const dft_template*> Choose(const RenderOptions& options) const;
 
-  std::vector<std::pair<std::string, dft_template*>> handles_;  // owned
-  Json special_tokens_;
+  ChatTemplateSource source_;
+  std::vector<dft_template*> handles_;  // owned; one per source_.templates
 };
 
 }  // namespace df

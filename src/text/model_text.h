@@ -17,14 +17,17 @@
 
 namespace df {
 
+class ControlText;
+
 // Immutable after loading, thread-safe; copies share the tables.
 struct ModelText {
-  std::shared_ptr<const Tokenizer> tokenizer;         // never null
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: this model has none
-  std::optional<int32_t> bos_id;  // as tokenizer_config.json names them; absent when it names none
-  std::optional<int32_t> eos_id;
-  std::optional<int32_t> pad_id;
-  std::vector<int32_t> stop_ids;  // ascending: eos_id and the eos_token_id of generation_config.json
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;         // never null
+  std::shared_ptr<const ChatTemplate> chat_template = nullptr;  // null: this model has none
+  std::shared_ptr<const ControlText> control_text = nullptr;    // never null: what user content must not become
+  std::optional<int32_t> bos_id = std::nullopt;  // as tokenizer_config.json names them; absent when it names none
+  std::optional<int32_t> eos_id = std::nullopt;
+  std::optional<int32_t> pad_id = std::nullopt;
+  std::vector<int32_t> stop_ids = {};  // ascending: eos_id and the eos_token_id of generation_config.json
 };
 
 // Reads what `directory` holds; what it lacks is taken from `base` (null: none): the tokenizer, the chat template, and

@@ -21,8 +21,8 @@
 namespace df {
 
 struct ChatPromptOptions {
-  RenderOptions render;
-  EncodeOptions encode;  // add_special_tokens and parse_special_tokens are not looked at: the template decides
+  RenderOptions render = {};
+  EncodeOptions encode = {};  // add_special_tokens and parse_special_tokens are not looked at: the template decides
 };
 
 // Besides what the template writes, BOS is put in front when the tokenizer puts it before plain text and the template

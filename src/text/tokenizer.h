@@ -6,6 +6,7 @@
 #ifndef DELTAFOLD_TEXT_TOKENIZER_H_
 #define DELTAFOLD_TEXT_TOKENIZER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -32,7 +33,7 @@ struct EncodeOptions {
   bool add_special_tokens = false;    // also what the file's post-processor adds, mostly BOS in front
   bool parse_special_tokens = false;  // the text of a special token becomes its id; otherwise it stays text
   size_t max_text_bytes = size_t{16} << 20;
-  int64_t max_ms = 20'000;            // a pattern of a hostile file may be quadratic; real ones split 2 MB a second
+  int64_t max_ms = 20'000;  // a pattern of a hostile file may be quadratic; real ones split 2 MB a second
 };
 
 struct DecodeOptions {
@@ -45,15 +46,18 @@ class Tokenizer {
   // At most 256 MiB and 64 levels deep. The only errors are those of reading the file, kResourceExhausted (too large,
   // too deep), kUnsupported (BPE dropout: ids would be random) and kCorrupt: not a tokenizer, an unknown part, no
   // vocabulary, two tokens with one id, an id above 2^24, an added token that is empty or whose id is not its own.
-  static Result<std::shared_ptr<const Tokenizer>> Load(const std::string& path);
+  // `known` (may be null) is returned when it was read from the same bytes.
+  static Result<std::shared_ptr<const Tokenizer>> Load(const std::string& path,
+                                                       std::shared_ptr<const Tokenizer> known = nullptr);
   static Result<std::shared_ptr<const Tokenizer>> Parse(std::string_view json);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // Ids of `text`, the same as the reference library's (without its truncation and padding).
-  // The only errors are kInvalidArgument (not UTF-8), kResourceExhausted (text longer than max_text_bytes),
-  // kDeadlineExceeded (max_ms) and kCorrupt (the file's own rules cannot split this text).
+  // The only errors are kInvalidArgument (not UTF-8; a pattern of the file gives up on this text, for example on a
+  // million spaces), kResourceExhausted (text longer than max_text_bytes), kDeadlineExceeded (max_ms) and kCorrupt (the
+  // library behind panicked).
   Result<std::vector<int32_t>> Encode(std::string_view text, EncodeOptions options = {}) const;
 
   // Encode with parse_special_tokens, except that a special token's text counts as text when one of `broken_at`
@@ -89,7 +93,8 @@ class Tokenizer {
   explicit Tokenizer(dft_tokenizer* handle) : handle_(handle) {}
   Status ReadTables();
 
-  dft_tokenizer* handle_;  // owned
+  dft_tokenizer* handle_;                // owned
+  std::array<uint64_t, 2> digest_ = {};  // XXH3-128 of the file
   int32_t vocab_ = 0;
   size_t memory_bytes_ = 0;
   size_t max_bytes_per_token_ = 0;  // 0: not bounded
