@@ -4,15 +4,14 @@
 #include <sys/resource.h>
 
 #include <future>
-#include <map>
 #include <set>
 #include <thread>
 
 #include "base/rng.h"
-#include "engine/batch.h"
-#include "store/registry.h"
+#include "engine/kv_cache.h"
+#include "model/kv_pool.h"
 #include "testing/engine_client.h"
-#include "testing/tiny_family.h"
+#include "testing/tiny_weights.h"
 
 namespace df {
 namespace {
@@ -23,52 +22,25 @@ using testing::kTinyVocab;
 using testing::Outcome;
 using testing::ValueOrDie;
 
-// The base, two deltas, an adapter, and an adapter with a NaN.
 class EngineTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    const testing::TemporaryDirectory directory("deltafold-engine-test");
-    testing::WriteTinyBase(directory / "base", 1);
-    testing::WriteTinyDelta(directory / "delta1", directory / "base", 2);
-    testing::WriteTinyDelta(directory / "delta2", directory / "base", 3);
-    testing::WriteTinyAdapter(directory / "adapter", {.seed = 4});
-    testing::WriteTinyAdapter(directory / "broken", {.seed = 5, .broken = true});
-    KernelContext context(1);
-    base_ = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(directory / "base"))));
-    variants_[""] = nullptr;
-    for (const std::string name : {"delta1", "delta2", "adapter", "broken"}) {
-      variants_[name] = ValueOrDie(LoadVariantWeights(context, *base_, directory / name)).weights;
-    }
-  }
-  static void TearDownTestSuite() {
-    base_.reset();
-    variants_.clear();
-  }
+  static void SetUpTestSuite() { weights_ = testing::LoadTinyWeights(); }
+  static void TearDownTestSuite() { weights_ = {}; }
 
   static std::unique_ptr<Engine> MakeEngine(EngineOptions options) {
-    return ValueOrDie(Engine::Create(base_, options));
+    return ValueOrDie(Engine::Create(weights_.base, options));
   }
   // The pool that holds `n_tokens`.
   static uint64_t KvBytes(size_t n_tokens, DType dtype) {
-    return KvBlocksFor(n_tokens) * KvPool::BlockBytes(base_->config, dtype);
+    return KvBlocksFor(n_tokens) * KvPool::BlockBytes(weights_.base->config, dtype);
   }
-
   static GenerationRequest Request(const std::string& id, const std::string& variant, size_t n_prompt) {
-    GenerationRequest request;
-    request.id = id;
-    request.variant = variants_.at(variant);
-    request.variant_name = variant;
-    for (size_t i = 0; i < n_prompt; ++i) {
-      request.prompt.push_back(static_cast<int32_t>(RandomBits(n_prompt, i) % kTinyVocab));
-    }
-    request.params.temperature = 0.0;
+    GenerationRequest request = testing::TinyRequest(weights_, id, variant, n_prompt);
     request.params.max_tokens = 20;
-    request.events = std::make_shared<EventQueue>();
     return request;
   }
 
-  static inline std::shared_ptr<const BaseWeights> base_;
-  static inline std::map<std::string, std::shared_ptr<const VariantWeights>> variants_;
+  static inline testing::TinyWeights weights_;
 };
 
 void ExpectIdle(const Engine& engine) {
@@ -78,121 +50,10 @@ void ExpectIdle(const Engine& engine) {
   EXPECT_EQ(stats.kv_blocks_used, 0u);
 }
 
-class EngineInvariance : public EngineTest {
- protected:
-  // Greedy and sampled, short and long, of every variant.
-  static std::vector<GenerationRequest> Requests() {
-    std::vector<GenerationRequest> requests;
-    const std::vector<std::string> variants = {"", "delta1", "adapter", "delta2", "", "delta1", "adapter", "delta2"};
-    for (size_t i = 0; i < variants.size(); ++i) {
-      requests.push_back(Request(std::to_string(i), variants[i], 1 + 9 * i));
-      requests.back().params.max_tokens = 24 + i;
-      requests.back().params.ignore_eos = true;
-      if (i % 2 == 1) {
-        requests.back().params.temperature = 1.0;
-        requests.back().params.top_p = 0.95;
-        requests.back().params.seed = 40 + i;
-      }
-    }
-    return requests;
-  }
-
-  static std::vector<std::vector<int32_t>> Answers(Engine& engine, std::vector<GenerationRequest> requests) {
-    for (const GenerationRequest& request : requests) DF_EXPECT_OK(engine.Submit(request));
-    std::vector<std::vector<int32_t>> answers;
-    for (const GenerationRequest& request : requests) answers.push_back(Await(*request.events).tokens);
-    return answers;
-  }
-
-  static std::vector<std::vector<int32_t>> AnswersAlone(DType kv_dtype) {
-    const auto engine = MakeEngine({.n_threads = 1, .kv_dtype = kv_dtype});
-    std::vector<std::vector<int32_t>> alone;
-    for (const GenerationRequest& request : Requests()) alone.push_back(Answers(*engine, {request}).front());
-    return alone;
-  }
-};
-
-TEST_F(EngineInvariance, AnswersTheSameAloneInPairsAndAllTogetherWithAnyNumberOfThreads) {
-  const auto alone = AnswersAlone(DType::kBf16);
-  for (size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(alone[i].size(), 24 + i);
-  for (const size_t n_threads : {1u, 2u, 3u}) {
-    const auto engine = MakeEngine({.n_threads = n_threads});
-    EXPECT_EQ(Answers(*engine, Requests()), alone) << n_threads << " threads";
-    const std::vector<GenerationRequest> requests = Requests();
-    for (size_t i = 0; i + 1 < requests.size(); ++i) {
-      const std::vector<GenerationRequest> pair = {Requests()[i], Requests()[i + 1]};
-      EXPECT_EQ(Answers(*engine, pair), (std::vector{alone[i], alone[i + 1]})) << "pair " << i;
-    }
-    ExpectIdle(*engine);
-  }
-}
-
-TEST_F(EngineInvariance, AnswersTheSameHoweverThePromptsAreCutIntoChunks) {
-  const auto alone = AnswersAlone(DType::kF32);
-  for (const size_t n_batched : {8u, 13u, 64u}) {
-    const auto engine = MakeEngine({.n_threads = 2, .max_num_batched_tokens = n_batched, .kv_dtype = DType::kF32});
-    EXPECT_EQ(Answers(*engine, Requests()), alone) << n_batched << " rows a step";
-  }
-}
-
-TEST_F(EngineInvariance, AnswersTheSameAfterPreemption) {
-  for (const DType kv_dtype : {DType::kBf16, DType::kF32}) {
-    const auto alone = AnswersAlone(kv_dtype);
-    const auto engine = MakeEngine({.n_threads = 2,
-                                    .max_num_batched_tokens = 29,
-                                    .max_model_len = 112,
-                                    .kv_dtype = kv_dtype,
-                                    .kv_cache_bytes = KvBytes(112, kv_dtype)});
-    EXPECT_EQ(Answers(*engine, Requests()), alone) << DTypeName(kv_dtype);
-    EXPECT_GT(engine->Stats().preemptions, 0u);
-    ExpectIdle(*engine);
-  }
-}
-
-// The same at the level of bits, without the engine around: a sequence decoded token by token beside others, and one
-// prefilled in other chunks and replayed several rows a step.
-TEST_F(EngineInvariance, ReplayGivesTheSameLogitsBitForBit) {
-  const std::vector<GenerationRequest> requests = Requests();
-  const auto last_logits = [&](size_t n_chunk, size_t n_replay, size_t n_others) {
-    KernelContext context(1 + n_others % 2);
-    KvPool pool(base_->config, {.dtype = DType::kBf16, .n_blocks = 64});
-    KvBlocks blocks(64);
-    Decoder decoder(base_);
-    std::vector<std::unique_ptr<Sequence>> sequences;
-    for (size_t i = 0; i <= n_others; ++i) {
-      sequences.push_back(MakeSequence(requests[3 - i], {.context_tokens = 256, .vocab = kTinyVocab}, 0, blocks));
-      for (int32_t t = 0; t < 20; ++t) sequences.back()->generated.push_back((t * 37 + 11) % 256);
-      EXPECT_TRUE(sequences.back()->kv.TryCover(sequences.back()->n_tokens()));
-    }
-    StepBatch step;
-    std::vector<float> logits;
-    while (sequences.front()->n_pending() > 0) {
-      std::vector<Piece> pieces;
-      for (const auto& sequence : sequences) {
-        if (sequence->n_pending() == 0) continue;
-        const size_t n_most = sequence->phase() == kernels::Phase::kPrefill ? n_chunk : n_replay;
-        pieces.push_back({sequence.get(), std::min(n_most, sequence->n_runnable()), sequence->phase()});
-      }
-      BuildStep(pieces, kTinyVocab, step);
-      const MatView<const float> rows = decoder.Step(context, step.batch, pool);
-      for (size_t i = 0; i < step.sampling.size(); ++i) {
-        if (step.sampling[i] == sequences.front().get()) logits.assign(rows.Row(i), rows.Row(i) + kTinyVocab);
-      }
-      for (const Piece& piece : pieces) piece.sequence->n_cached += piece.n_rows;
-    }
-    return logits;
-  };
-  const std::vector<float> expected = last_logits(64, 1, 0);
-  ASSERT_EQ(expected.size(), kTinyVocab);
-  EXPECT_EQ(last_logits(64, 20, 0), expected);
-  EXPECT_EQ(last_logits(5, 3, 1), expected);
-  EXPECT_EQ(last_logits(7, 20, 3), expected);
-}
-
 TEST_F(EngineTest, VariantsDifferFromTheBaseAndFromEachOther) {
   const auto engine = MakeEngine({.n_threads = 1});
   std::set<std::vector<int32_t>> answers;
-  for (const std::string name : {"", "delta1", "delta2", "adapter"}) {
+  for (const std::string name : {"base", "delta1", "delta2", "adapter"}) {
     const GenerationRequest request = Request(name, name, 8);
     DF_EXPECT_OK(engine->Submit(request));
     answers.insert(Await(*request.events).tokens);
@@ -203,7 +64,7 @@ TEST_F(EngineTest, VariantsDifferFromTheBaseAndFromEachOther) {
 TEST_F(EngineTest, TheSameSeedGivesTheSameAnswerAndNoneADifferentOne) {
   const auto engine = MakeEngine({.n_threads = 1});
   const auto answer = [&](std::optional<uint64_t> seed) {
-    GenerationRequest request = Request("r", "", 5);
+    GenerationRequest request = Request("r", "base", 5);
     request.params.temperature = 1.5;
     request.params.seed = seed;
     request.params.ignore_eos = true;
@@ -217,7 +78,7 @@ TEST_F(EngineTest, TheSameSeedGivesTheSameAnswerAndNoneADifferentOne) {
 
 TEST_F(EngineTest, StopsAtAStopTokenAndReportsIt) {
   const auto engine = MakeEngine({.n_threads = 1});
-  GenerationRequest free = Request("free", "", 6);
+  GenerationRequest free = Request("free", "base", 6);
   DF_EXPECT_OK(engine->Submit(free));
   const std::vector<int32_t> tokens = Await(*free.events).tokens;
   ASSERT_EQ(tokens.size(), 20u);
@@ -226,25 +87,25 @@ TEST_F(EngineTest, StopsAtAStopTokenAndReportsIt) {
   const auto first = std::find(tokens.begin(), tokens.end(), stop);
   const std::vector<int32_t> until_stop(tokens.begin(), first + 1);
 
-  GenerationRequest stopped = Request("stopped", "", 6);
+  GenerationRequest stopped = Request("stopped", "base", 6);
   stopped.params.stop_ids = {stop};
   DF_EXPECT_OK(engine->Submit(stopped));
   const Outcome outcome = Await(*stopped.events);
   EXPECT_EQ(outcome.tokens, until_stop);
   EXPECT_EQ(outcome.finish, FinishReason::kStop);
 
-  GenerationRequest eos = Request("eos", "", 6);
+  GenerationRequest eos = Request("eos", "base", 6);
   eos.eos_ids = {stop};
   DF_EXPECT_OK(engine->Submit(eos));
   EXPECT_EQ(Await(*eos.events).tokens, until_stop);
 
-  GenerationRequest ignoring = Request("ignoring", "", 6);
+  GenerationRequest ignoring = Request("ignoring", "base", 6);
   ignoring.eos_ids = {stop};
   ignoring.params.ignore_eos = true;
   DF_EXPECT_OK(engine->Submit(ignoring));
   EXPECT_EQ(Await(*ignoring.events).tokens, tokens);
 
-  GenerationRequest late = Request("late", "", 6);
+  GenerationRequest late = Request("late", "base", 6);
   late.eos_ids = {stop};
   late.params.min_tokens = until_stop.size();
   DF_EXPECT_OK(engine->Submit(late));
@@ -254,14 +115,14 @@ TEST_F(EngineTest, StopsAtAStopTokenAndReportsIt) {
 TEST_F(EngineTest, FillsTheContextToItsLastToken) {
   const auto engine = MakeEngine({.n_threads = 1, .max_model_len = 32});
   for (const size_t n_prompt : {30u, 31u}) {
-    GenerationRequest request = Request("r", "", n_prompt);
+    GenerationRequest request = Request("r", "base", n_prompt);
     DF_EXPECT_OK(engine->Submit(request));
     const Outcome outcome = Await(*request.events);
     EXPECT_EQ(outcome.tokens.size(), 32 - n_prompt);
     EXPECT_EQ(outcome.finish, FinishReason::kLength);
   }
   for (const size_t n_prompt : {32u, 33u, 1000u}) {
-    const Status refused = engine->Submit(Request("r", "", n_prompt));
+    const Status refused = engine->Submit(Request("r", "base", n_prompt));
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
     EXPECT_TRUE(IsContextLengthExceeded(refused)) << refused.message();
     EXPECT_NE(refused.message().find(std::to_string(n_prompt)), std::string::npos);
@@ -281,7 +142,7 @@ TEST_F(EngineTest, GoesOnToTheEndOfTheContextWithoutMaxTokens) {
 TEST_F(EngineTest, RefusesWhatItCannotRunNamingIt) {
   const auto engine = MakeEngine({.n_threads = 1});
   const auto refusal = [&](void (*spoil)(GenerationRequest&)) {
-    GenerationRequest request = Request("r", "", 4);
+    GenerationRequest request = Request("r", "base", 4);
     spoil(request);
     const Status status = engine->Submit(request);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -321,7 +182,7 @@ TEST_F(EngineTest, BrokenWeightsEndTheirOwnRequestsAlone) {
 
 TEST_F(EngineTest, CancelsInQueueAndWhileDecoding) {
   const auto engine = MakeEngine({.n_threads = 1, .max_num_seqs = 1});
-  GenerationRequest running = Request("running", "", 4);
+  GenerationRequest running = Request("running", "base", 4);
   running.params.max_tokens.reset();
   running.params.ignore_eos = true;
   Brake brake(running);
@@ -345,7 +206,7 @@ TEST_F(EngineTest, CancelsInQueueAndWhileDecoding) {
 
 TEST_F(EngineTest, CancelsInTheMiddleOfAPrefill) {
   const auto engine = MakeEngine({.n_threads = 1, .max_num_seqs = 2, .max_num_batched_tokens = 2});
-  GenerationRequest other = Request("other", "", 1);
+  GenerationRequest other = Request("other", "base", 1);
   other.params.max_tokens = 2;
   Brake brake(other);
   const GenerationRequest prefilling = Request("prefilling", "adapter", 200);
@@ -361,15 +222,15 @@ TEST_F(EngineTest, CancelsInTheMiddleOfAPrefill) {
 
 TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
   const auto engine = MakeEngine({.n_threads = 1, .max_num_seqs = 1, .max_queued_requests = 2});
-  GenerationRequest running = Request("running", "", 4);
+  GenerationRequest running = Request("running", "base", 4);
   Brake brake(running);
   DF_EXPECT_OK(engine->Submit(running));
   brake.AwaitHold();
-  const GenerationRequest second = Request("second", "", 4);
+  const GenerationRequest second = Request("second", "base", 4);
   const GenerationRequest third = Request("third", "delta2", 4);
   DF_EXPECT_OK(engine->Submit(second));
   DF_EXPECT_OK(engine->Submit(third));
-  const Status refused = engine->Submit(Request("fourth", "", 4));
+  const Status refused = engine->Submit(Request("fourth", "base", 4));
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(engine->Stats().n_waiting, 2u);
   brake.Release();
@@ -381,7 +242,7 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
 
 TEST_F(EngineTest, EndsARequestWhoseTimeIsOver) {
   const auto engine = MakeEngine({.n_threads = 1});
-  GenerationRequest request = Request("r", "", 4);
+  GenerationRequest request = Request("r", "base", 4);
   request.timeout_ms = 0;
   DF_EXPECT_OK(engine->Submit(request));
   const Outcome outcome = Await(*request.events);
@@ -392,7 +253,7 @@ TEST_F(EngineTest, EndsARequestWhoseTimeIsOver) {
 
 TEST_F(EngineTest, ItsEndIsTheEndOfEveryRequest) {
   std::vector<GenerationRequest> requests;
-  for (int i = 0; i < 20; ++i) requests.push_back(Request(std::to_string(i), i % 2 == 0 ? "" : "delta2", 100));
+  for (int i = 0; i < 20; ++i) requests.push_back(Request(std::to_string(i), i % 2 == 0 ? "base" : "delta2", 100));
   {
     const auto engine = MakeEngine({.n_threads = 2, .max_num_seqs = 4});
     for (const GenerationRequest& request : requests) DF_EXPECT_OK(engine->Submit(request));
@@ -408,7 +269,7 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderLoadFromManyThreads) {
                                   .max_queued_requests = 40,
                                   .kv_cache_bytes = KvBytes(128, DType::kBf16)});
   const auto client = [&](uint64_t seed) {
-    const std::vector<std::string> names = {"", "delta1", "delta2", "adapter", "broken"};
+    const std::vector<std::string> names = {"base", "delta1", "delta2", "adapter", "broken"};
     size_t n_ended = 0;
     size_t n_accepted = 0;
     std::vector<GenerationRequest> requests;
@@ -434,7 +295,7 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderLoadFromManyThreads) {
 
 TEST_F(EngineTest, SleepsWithoutWork) {
   const auto engine = MakeEngine({.n_threads = 2});
-  const GenerationRequest request = Request("r", "", 4);
+  const GenerationRequest request = Request("r", "base", 4);
   DF_EXPECT_OK(engine->Submit(request));
   Await(*request.events);
   const auto cpu_ms = [] {
@@ -461,7 +322,7 @@ TEST_F(EngineTest, CountsWhatItDoes) {
   EXPECT_EQ(stats.generation_tokens, 20u);
   EXPECT_EQ(stats.steps, 20u);
   EXPECT_EQ(stats.preemptions, 0u);
-  EXPECT_EQ(stats.weight_bytes, base_->bytes);
+  EXPECT_EQ(stats.weight_bytes, weights_.base->bytes);
   EXPECT_GT(stats.kv_blocks_total, 0u);
 }
 

@@ -8,38 +8,15 @@
 #include <memory>
 #include <sstream>
 
-#include "base/rng.h"
 #include "engine/kv_cache.h"
 #include "model/kv_pool.h"
-#include "store/registry.h"
 #include "testing/engine_client.h"
-#include "testing/tiny_family.h"
+#include "testing/tiny_weights.h"
 
 namespace df {
 namespace {
 
 using testing::ValueOrDie;
-
-struct TinyWeights {
-  std::shared_ptr<const BaseWeights> base;
-  std::map<std::string, std::shared_ptr<const VariantWeights>> variants{{"base", nullptr}};
-};
-
-TinyWeights LoadTinyWeights() {
-  const testing::TemporaryDirectory directory("deltafold-scenarios");
-  testing::WriteTinyBase(directory / "base", 1);
-  testing::WriteTinyDelta(directory / "delta1", directory / "base", 2);
-  testing::WriteTinyDelta(directory / "delta2", directory / "base", 3);
-  testing::WriteTinyAdapter(directory / "adapter", {.seed = 4});
-  testing::WriteTinyAdapter(directory / "broken", {.seed = 5, .broken = true});
-  KernelContext context(1);
-  TinyWeights weights;
-  weights.base = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(directory / "base"))));
-  for (const std::string name : {"delta1", "delta2", "adapter", "broken"}) {
-    weights.variants[name] = ValueOrDie(LoadVariantWeights(context, *weights.base, directory / name)).weights;
-  }
-  return weights;
-}
 
 // The words of a line; "key=value" words by key.
 struct Line {
@@ -68,7 +45,7 @@ struct Line {
 
 class Scenario {
  public:
-  explicit Scenario(const TinyWeights& weights) : weights_(weights) {}
+  explicit Scenario(const testing::TinyWeights& weights) : weights_(weights) {}
 
   void RunLine(const Line& line) {
     const std::string& verb = line.words.at(0);
@@ -108,21 +85,14 @@ class Scenario {
   }
 
   GenerationRequest Request(const Line& line) const {
-    GenerationRequest request;
-    request.id = line.words.at(1);
-    request.variant_name = line.Text("variant", "base");
-    request.variant = weights_.variants.at(request.variant_name);
-    const size_t n_prompt = line.Number("prompt", 1);
-    for (size_t i = 0; i < n_prompt; ++i) {
-      request.prompt.push_back(static_cast<int32_t>(RandomBits(n_prompt, i) % testing::kTinyVocab));
-    }
+    GenerationRequest request =
+        testing::TinyRequest(weights_, line.words.at(1), line.Text("variant", "base"), line.Number("prompt", 1));
     request.params.temperature = line.Has("temperature") ? std::stod(line.options.at("temperature")) : 0.0;
     request.params.min_tokens = line.Number("min_tokens", 0);
     if (line.Has("max_tokens")) request.params.max_tokens = line.Number("max_tokens", 0);
     if (line.Has("seed")) request.params.seed = line.Number("seed", 0);
     if (line.Has("stop")) request.params.stop_ids = {static_cast<int32_t>(line.Number("stop", 0))};
     if (line.Has("timeout_ms")) request.timeout_ms = static_cast<int64_t>(line.Number("timeout_ms", 0));
-    request.events = std::make_shared<EventQueue>();
     return request;
   }
 
@@ -162,7 +132,7 @@ class Scenario {
     }
   }
 
-  const TinyWeights& weights_;
+  const testing::TinyWeights& weights_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<testing::Brake> brake_;  // let go before the engine ends
   std::map<std::string, std::shared_ptr<EventQueue>> events_;
@@ -180,7 +150,7 @@ std::vector<std::filesystem::path> ScenarioFiles() {
 }
 
 TEST(Scenarios, EndAsTheirFilesSay) {
-  const TinyWeights weights = LoadTinyWeights();
+  const testing::TinyWeights weights = testing::LoadTinyWeights();
   const std::vector<std::filesystem::path> files = ScenarioFiles();
   EXPECT_GE(files.size(), 4u);
   for (const std::filesystem::path& path : files) {
