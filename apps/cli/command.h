@@ -16,6 +16,9 @@ int Report(std::string_view command, const Status& status);
 void AddCompress(CLI::App& app, int& exit_code);
 void AddMaterialize(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
+void AddChat(CLI::App& app, int& exit_code);
+void AddLogits(CLI::App& app, int& exit_code);
+void AddRun(CLI::App& app, int& exit_code);
 void AddVersion(CLI::App& app, int& exit_code);
 
 }  // namespace df::cli

@@ -81,6 +81,9 @@ int Main(int argc, char** argv) {
   AddCompress(app, exit_code);
   AddMaterialize(app, exit_code);
   AddVerify(app, exit_code);
+  AddRun(app, exit_code);
+  AddChat(app, exit_code);
+  AddLogits(app, exit_code);
   AddVersion(app, exit_code);
   try {
     app.parse(argc, argv);

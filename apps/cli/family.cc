@@ -1,0 +1,87 @@
+#include "cli/family.h"
+
+#include <filesystem>
+
+namespace df::cli {
+namespace {
+
+// "org/name" stays as it is; of a path the last part counts.
+std::string NameOf(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return path;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored).lexically_normal();
+  return absolute.has_filename() ? absolute.filename().string() : absolute.parent_path().filename().string();
+}
+
+Status AddVariant(KernelContext& context, const std::string& argument, Family& family) {
+  const size_t equals = argument.find('=');
+  const std::string path = equals == std::string::npos ? argument : argument.substr(equals + 1);
+  const std::string name = equals == std::string::npos ? NameOf(path) : argument.substr(0, equals);
+  DF_ASSIGN_OR_RETURN(auto variant, LoadVariant(context, family.base, name, path));
+  return family.registry->Add(std::move(variant));
+}
+
+Result<std::shared_ptr<const Variant>> Choose(const Family& family, const std::string& use) {
+  const auto all = family.registry->List();
+  if (use.empty()) return all.size() == 2 ? all[1] : all[0];
+  if (auto found = family.registry->FindOrNull(use)) return found;
+  std::string names;
+  for (const auto& variant : all) names += (names.empty() ? "" : ", ") + variant->name;
+  return InvalidArgument("there is no \"" + use + "\"; loaded are: " + names);
+}
+
+}  // namespace
+
+void AddFamilyOptions(CLI::App& command, FamilyOptions& options) {
+  command.add_option("--model", options.model, "Base model: a directory, or a hub id in the local Hugging Face cache")
+      ->required();
+  command.add_option("--variant", options.variants, "A delta or adapter directory to load on it (repeatable)")
+      ->type_name("NAME=PATH");
+  command
+      .add_option("--use", options.use, "Which one answers (default: the variant if there is one alone, else the base)")
+      ->type_name("NAME");
+  command.add_option("--threads", options.n_threads, "Threads for kernels, 0 = all usable CPUs")->capture_default_str();
+  command
+      .add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
+      ->capture_default_str();
+  command.add_option("--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own")
+      ->capture_default_str();
+}
+
+void AddSamplingOptions(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--temperature", options.temperature, "0 = greedy (default: the model's generation_config.json)");
+  command.add_option("--top-p", options.top_p, "In (0, 1] (default: the model's)");
+  command.add_option("--top-k", options.top_k, "0 = off (default: the model's)");
+  command.add_option("--seed", options.seed, "Makes a sampled answer repeatable");
+  command.add_option("--max-tokens", options.max_tokens, "Of the answer (default: up to the end of the context)");
+}
+
+Result<Family> LoadFamily(const FamilyOptions& options) {
+  KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
+  Family family;
+  DF_ASSIGN_OR_RETURN(family.base, LoadBaseVariant(context, NameOf(options.model), options.model));
+  family.registry = std::make_unique<Registry>(family.base.variant->name, family.base.variant);
+  for (const std::string& argument : options.variants) DF_RETURN_IF_ERROR(AddVariant(context, argument, family));
+  DF_ASSIGN_OR_RETURN(family.chosen, Choose(family, options.use));
+  return family;
+}
+
+Result<std::unique_ptr<Engine>> StartEngine(const FamilyOptions& options, const Family& family) {
+  DF_ASSIGN_OR_RETURN(const DType kv_dtype, ParseKvDtype(options.kv_cache_dtype, *family.base.weights));
+  return Engine::Create(family.base.weights, {.n_threads = options.n_threads,
+                                              .max_num_seqs = 1,
+                                              .max_model_len = options.max_model_len,
+                                              .kv_dtype = kv_dtype});
+}
+
+SamplingParams SamplingFor(const Variant& variant, const SamplingOptions& options) {
+  SamplingParams params = DefaultSampling(variant);
+  params.temperature = options.temperature.value_or(params.temperature);
+  params.top_p = options.top_p.value_or(params.top_p);
+  params.top_k = options.top_k.value_or(params.top_k);
+  params.seed = options.seed;
+  params.max_tokens = options.max_tokens;
+  return params;
+}
+
+}  // namespace df::cli
