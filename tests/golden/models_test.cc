@@ -31,8 +31,8 @@ TEST_P(GoldenModel, ContinuesGreedilyAsTheReferenceDoes) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GoldenModel, ::testing::ValuesIn(SubDirectories("models")), [](const auto& info) {
-  std::string name = info.param;
+INSTANTIATE_TEST_SUITE_P(Models, GoldenModel, ::testing::ValuesIn(SubDirectories("models")), [](const auto& test) {
+  std::string name = test.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });

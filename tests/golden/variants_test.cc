@@ -107,8 +107,8 @@ TEST_P(GoldenDelta, GivesTheReferenceLogitsForEveryCode) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Deltas, GoldenDelta, ::testing::ValuesIn(DeltaCases()), [](const auto& info) {
-  std::string name = info.param.set + "_" + info.param.fine_tune;
+INSTANTIATE_TEST_SUITE_P(Deltas, GoldenDelta, ::testing::ValuesIn(DeltaCases()), [](const auto& test) {
+  std::string name = test.param.set + "_" + test.param.fine_tune;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
@@ -156,8 +156,8 @@ TEST_P(GoldenLora, GivesTheReferenceLogitsOrIsRefusedByName) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Adapters, GoldenLora, ::testing::ValuesIn(LoraCases()), [](const auto& info) {
-  std::string name = info.param.base + "_" + info.param.name;
+INSTANTIATE_TEST_SUITE_P(Adapters, GoldenLora, ::testing::ValuesIn(LoraCases()), [](const auto& test) {
+  std::string name = test.param.base + "_" + test.param.name;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
