@@ -132,9 +132,11 @@ ErrorSums SumErrors(std::span<const float> d, std::span<const float> r) {
   sums.difference = LaneSum(d.size(), [&](size_t j) { return product(d[j], d[j]); });
   sums.cross = LaneSum(d.size(), [&](size_t j) { return product(d[j], r[j]); });
   sums.error = LaneSum(r.size(), [&](size_t j) { return product(r[j], r[j]); });
-  float max_abs = 0;
-  for (const float value : r) max_abs = std::max(max_abs, std::fabs(value));
-  sums.max_abs_error = static_cast<double>(max_abs);
+  // Of floats without sign the order is that of their bits, and a maximum of integers becomes vectors: one of floats
+  // does not, for NaN's sake.
+  int32_t max_bits = 0;
+  for (const float value : r) max_bits = std::max(max_bits, std::bit_cast<int32_t>(value) & INT32_MAX);
+  sums.max_abs_error = static_cast<double>(std::bit_cast<float>(max_bits));
   return sums;
 }
 

@@ -44,11 +44,15 @@ void SubtractPlane(const SignPlane& plane, size_t row, std::span<float> r) {
   }
 }
 
+void SubtractPlanes(const SignEncoder& encoder, size_t row, std::span<float> r) {
+  for (const SignPlane& plane : encoder.encoded.delta.planes) SubtractPlane(plane, row, r);
+}
+
 // Row `row` of R = D - D^, in the thread's own memory.
 std::span<const float> ResidualRow(SignEncoder& encoder, size_t row, size_t thread) {
-  const std::span<float> r{encoder.row_of_thread.Row(thread), encoder.d_in};
+  const std::span<float> r = encoder.row_of_thread.view().RowSpan(thread);
   row_ops::Difference(encoder.pair, row, r);
-  for (const SignPlane& plane : encoder.encoded.delta.planes) SubtractPlane(plane, row, r);
+  SubtractPlanes(encoder, row, r);
   return r;
 }
 
@@ -158,10 +162,13 @@ Quality MeasureQuality(SignEncoder& encoder) {
   Buffer<ErrorSums> rows(encoder.n_rows);
   Mat<float> differences(encoder.pool.n_threads(), encoder.d_in);
   encoder.pool.ParallelFor(encoder.n_rows, 1, [&](size_t begin, size_t end, size_t thread) {
-    const std::span<float> d{differences.Row(thread), encoder.d_in};
+    const std::span<float> d = differences.view().RowSpan(thread);
+    const std::span<float> r = encoder.row_of_thread.view().RowSpan(thread);
     for (size_t row = begin; row < end; ++row) {
       row_ops::Difference(encoder.pair, row, d);
-      rows[row] = row_ops::SumErrors(d, ResidualRow(encoder, row, thread));
+      std::ranges::copy(d, r.begin());
+      SubtractPlanes(encoder, row, r);
+      rows[row] = row_ops::SumErrors(d, r);
     }
   });
   ErrorSums sums;
