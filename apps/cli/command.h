@@ -14,6 +14,7 @@ namespace df::cli {
 int Report(std::string_view command, const Status& status);
 
 void AddCompress(CLI::App& app, int& exit_code);
+void AddInspect(CLI::App& app, int& exit_code);
 void AddMaterialize(CLI::App& app, int& exit_code);
 void AddVerify(CLI::App& app, int& exit_code);
 void AddChat(CLI::App& app, int& exit_code);

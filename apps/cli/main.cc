@@ -79,6 +79,7 @@ int Main(int argc, char** argv) {
   if (const int failed = Report("start", kernels::SetTargetFromEnvironment()); failed != 0) return failed;
   int exit_code = 0;
   AddCompress(app, exit_code);
+  AddInspect(app, exit_code);
   AddMaterialize(app, exit_code);
   AddVerify(app, exit_code);
   AddRun(app, exit_code);

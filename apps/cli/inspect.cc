@@ -1,0 +1,111 @@
+#include "codec/inspect.h"
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/model_argument.h"
+#include "cli/table.h"
+
+namespace df::cli {
+namespace {
+
+struct Arguments {
+  std::string path, base;
+  bool json = false;
+};
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  deltafold inspect ./my-delta\n"
+    "  deltafold inspect ./my-lora --base Qwen/Qwen3-0.6B\n"
+    "  deltafold inspect model.safetensors --json\n"
+    "Exit code 1, with the cause, when it could not be served.";
+
+void PrintTable(const Inspection& inspection) {
+  size_t width = 0;
+  for (const auto& [name, value] : inspection.facts) width = std::max(width, name.size());
+  for (const auto& [name, value] : inspection.facts) {
+    std::cout << Printable(name) << std::string(width - name.size() + 2, ' ') << Printable(value) << "\n";
+  }
+  if (!inspection.facts.empty()) std::cout << "\n";
+  if (inspection.tensors.empty()) return;
+  Table table({{"tensor"}, {"code"}, {"shape"}, {"bytes", Align::kRight}});
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    table.AddRow({tensor.name, tensor.code, ToString(tensor.shape), std::to_string(tensor.bytes)});
+  }
+  table.AddRule();
+  table.AddRow({std::to_string(inspection.tensors.size()) + " tensors", "", "", std::to_string(inspection.bytes)});
+  std::cout << table.Render();
+  if (!inspection.full_bytes || inspection.bytes == 0) return;
+  const double ratio = static_cast<double>(*inspection.full_bytes) / static_cast<double>(inspection.bytes);
+  std::cout << "\n"
+            << FormatBytes(inspection.bytes) << " in place of " << FormatBytes(*inspection.full_bytes)
+            << " for a full copy: " << FormatRatio(ratio) << " smaller\n";
+}
+
+void PrintJson(const Inspection& inspection, const std::string& path) {
+  Json json = {{"path", path}, {"kind", inspection.kind}, {"servable", inspection.problem.ok()}};
+  if (!inspection.problem.ok()) {
+    json["problem"] = {{"code", StatusCodeName(inspection.problem.code())}, {"message", inspection.problem.message()}};
+  }
+  json["facts"] = Json::object();
+  for (const auto& [name, value] : inspection.facts) json["facts"][name] = value;
+  json["bytes"] = inspection.bytes;
+  if (inspection.full_bytes) json["full_bytes"] = *inspection.full_bytes;
+  json["tensors"] = Json::array();
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    json["tensors"].push_back(
+        {{"name", tensor.name}, {"code", tensor.code}, {"shape", tensor.shape.dims()}, {"bytes", tensor.bytes}});
+  }
+  std::cout << DumpJson(json, 2) << "\n";
+}
+
+// A path as it stands; a hub id when there is no such path but such a model.
+std::string PathOf(const std::string& argument) {
+  std::error_code error;
+  if (std::filesystem::exists(argument, error)) return argument;
+  const Result<ModelArgument> model = ResolveModel(argument);
+  return model.ok() ? model->directory : argument;
+}
+
+int Run(const Arguments& arguments) {
+  std::shared_ptr<const Checkpoint> base;
+  if (!arguments.base.empty()) {
+    const Result<ModelArgument> model = ResolveModel(arguments.base);
+    if (!model.ok()) return Report("inspect", model.status());
+    Result<std::shared_ptr<const Checkpoint>> opened = Checkpoint::Open(model->directory);
+    if (!opened.ok()) return Report("inspect", opened.status().Annotate("base"));
+    base = *opened;
+  }
+  const Inspection inspection = Inspect(PathOf(arguments.path), base.get());
+  if (arguments.json) {
+    PrintJson(inspection, arguments.path);
+  } else {
+    std::cout << Printable(arguments.path) << (inspection.kind.empty() ? "" : ": " + inspection.kind) << "\n\n";
+    PrintTable(inspection);
+  }
+  if (inspection.problem.ok()) return 0;
+  std::cerr << "deltafold inspect: " << Printable(inspection.problem.message()) << "\n";
+  return 1;
+}
+
+}  // namespace
+
+void AddInspect(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("inspect", "Show what a file or directory holds and whether it can be served");
+  auto arguments = std::make_shared<Arguments>();
+  command
+      ->add_option("path", arguments->path,
+                   "Safetensors file or index, tokenizer.json, config.json, or directory of a model, delta or adapter")
+      ->required()
+      ->option_text("PATH");
+  command->add_option("--base", arguments->base, "Base model to which a delta or adapter is bound")
+      ->option_text("MODEL");
+  command->add_flag("--json", arguments->json, "Print as JSON");
+  command->footer(kExamples);
+  command->callback([arguments, &exit_code] { exit_code = Run(*arguments); });
+}
+
+}  // namespace df::cli

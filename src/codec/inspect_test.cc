@@ -1,0 +1,87 @@
+#include "codec/inspect.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "codec/compressor.h"
+#include "codec/made_checkpoint.h"
+
+namespace df {
+namespace {
+
+using testing::TemporaryDirectory;
+using testing::ValueOrDie;
+
+const std::string kTests = std::string(DELTAFOLD_SOURCE_DIR) + "/tests/";
+
+bool HasFact(const Inspection& inspection, const std::string& name, const std::string& value) {
+  for (const auto& [key, found] : inspection.facts) {
+    if (key == name) return found == value;
+  }
+  return false;
+}
+
+TEST(Inspect, ShowsAModelWithItsTensors) {
+  const Inspection inspection = Inspect(kTests + "golden/models/qwen2-bias-tied", nullptr);
+  DF_EXPECT_OK(inspection.problem);
+  EXPECT_EQ(inspection.kind, "model");
+  EXPECT_TRUE(HasFact(inspection, "architecture", "qwen2"));
+  EXPECT_TRUE(HasFact(inspection, "head", "tied to the embedding"));
+  EXPECT_GT(inspection.tensors.size(), 20U);
+}
+
+TEST(Inspect, ShowsFilesAndIndexes) {
+  EXPECT_EQ(Inspect(kTests + "golden/models/llama3-gqa/model.safetensors", nullptr).kind, "safetensors file");
+  const Inspection index = Inspect(kTests + "golden/models/llama-fp16-sharded/model.safetensors.index.json", nullptr);
+  DF_EXPECT_OK(index.problem);
+  EXPECT_TRUE(HasFact(index, "shards", "2"));
+  EXPECT_EQ(Inspect(kTests + "golden/models/llama3-gqa/config.json", nullptr).kind, "config");
+}
+
+TEST(Inspect, ShowsADeltaWithAndWithoutItsBase) {
+  TemporaryDirectory directory;
+  const std::string set = kTests + "golden/deltas/llama-odd/";
+  const auto base = ValueOrDie(Checkpoint::Open(set + "base"));
+  const auto fine_tune = ValueOrDie(Checkpoint::Open(set + "ft0"));
+  ThreadPool pool(1);
+  const CompressReport report = ValueOrDie(Compress(pool, *base, *fine_tune, directory.Sub("delta"), {}));
+  for (const Checkpoint* given : {static_cast<const Checkpoint*>(nullptr), base.get()}) {
+    const Inspection inspection = Inspect(directory.Sub("delta"), given);
+    DF_EXPECT_OK(inspection.problem);
+    EXPECT_EQ(inspection.kind, "delta");
+    EXPECT_EQ(inspection.bytes, report.delta_bytes);
+    EXPECT_EQ(inspection.full_bytes, report.full_bytes);
+    EXPECT_TRUE(HasFact(inspection, "base fingerprint", report.base_fingerprint));
+  }
+  EXPECT_EQ(Inspect(directory.Sub("delta"), fine_tune.get()).problem.code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(Inspect, SaysWhatIsMissing) {
+  EXPECT_EQ(Inspect(kTests + "no such thing", nullptr).problem.code(), StatusCode::kNotFound);
+  EXPECT_FALSE(Inspect(kTests, nullptr).problem.ok());
+}
+
+// Every file of tests/hostile gets its expected answer.
+TEST(Inspect, AnswersHostileFilesAsExpected) {
+  std::ifstream index(kTests + "hostile/index.jsonl");
+  size_t n_cases = 0;
+  for (std::string line; std::getline(index, line);) {
+    const Json entry = ValueOrDie(ParseJson(line));
+    const std::string kind = entry["kind"];
+    const std::string path = kTests + "hostile/" + entry["path"].get<std::string>();
+    if (kind == "diff_pt" || kind == "compress" || entry.contains("generate")) continue;
+    std::shared_ptr<const Checkpoint> base;
+    if (entry.contains("base"))
+      base = ValueOrDie(Checkpoint::Open(kTests + "hostile/" + entry["base"].get<std::string>()));
+    const Inspection inspection = Inspect(path, base.get());
+    ++n_cases;
+    if (entry.contains("also_accepted")) continue;
+    EXPECT_EQ(inspection.problem.ok(), entry["expect"] == "ok") << path << ": " << inspection.problem.message();
+    EXPECT_NE(inspection.problem.code(), StatusCode::kInternal) << path;
+  }
+  EXPECT_GE(n_cases, 60U);
+}
+
+}  // namespace
+}  // namespace df
