@@ -6,6 +6,7 @@
 #include "codec/bound_variant.h"
 #include "codec/codec.h"
 #include "format/shards.h"
+#include "text/model_text.h"
 
 namespace df {
 namespace {
@@ -52,6 +53,35 @@ void AddConfigFacts(Inspection& inspection, const ModelConfig& config) {
   if (window != config.window.end() && *window > 0) AddFact(inspection, "sliding window", std::to_string(*window));
 }
 
+bool HasFile(const std::string& directory, std::string_view name) {
+  std::error_code error;
+  return fs::exists(fs::path(directory) / name, error);
+}
+
+void AddTokenizerFacts(Inspection& inspection, const Tokenizer& tokenizer) {
+  AddFact(
+      inspection, "tokenizer",
+      std::to_string(tokenizer.vocab()) + " ids, " + std::to_string(tokenizer.added_tokens().size()) + " added tokens");
+}
+
+// Tokenizer, chat template and special ids of a model or variant; `base` may be null.
+Status InspectText(Inspection& inspection, const std::string& directory, const Checkpoint* base) {
+  const bool own = HasFile(directory, "tokenizer.json");
+  const bool of_base = base != nullptr && HasFile(base->directory(), "tokenizer.json");
+  if (!own && !of_base) {
+    AddFact(inspection, "tokenizer", "none here");
+    return Status::Ok();
+  }
+  std::optional<ModelText> base_text;
+  if (of_base) {
+    DF_ASSIGN_OR_RETURN(base_text, LoadModelText(base->directory()));
+  }
+  DF_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(directory, base_text ? &*base_text : nullptr));
+  AddTokenizerFacts(inspection, *text.tokenizer);
+  AddFact(inspection, "chat template", text.chat_template == nullptr ? "none" : "compiles");
+  return Status::Ok();
+}
+
 Status InspectSafetensors(Inspection& inspection, const std::string& path) {
   inspection.kind = "safetensors file";
   DF_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
@@ -68,6 +98,13 @@ Status InspectIndex(Inspection& inspection, const std::string& path) {
   for (const auto& shard : shards) {
     for (const NamedTensor& tensor : shard->tensors()) AddStored(inspection, tensor.name, tensor.view);
   }
+  return Status::Ok();
+}
+
+Status InspectTokenizer(Inspection& inspection, const std::string& path) {
+  inspection.kind = "tokenizer";
+  DF_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(path));
+  AddTokenizerFacts(inspection, *tokenizer);
   return Status::Ok();
 }
 
@@ -88,6 +125,7 @@ Status InspectModel(Inspection& inspection, const std::string& directory) {
   }
   DF_ASSIGN_OR_RETURN(const BoundCheckpoint bound, Bind(*checkpoint));
   AddFact(inspection, "head", bound.tied ? "tied to the embedding" : "its own");
+  DF_RETURN_IF_ERROR(InspectText(inspection, directory, nullptr));
   DF_ASSIGN_OR_RETURN(const GenerationDefaults defaults, LoadGenerationDefaults(directory));
   return Status::Ok();
 }
@@ -106,7 +144,7 @@ Status InspectBound(Inspection& inspection, const std::string& directory, const 
     AddWeight(inspection, weight.slot, weight.change, DTypeBytes(weight.base->view.dtype));
   }
   AddFact(inspection, "base", "fits");
-  return Status::Ok();
+  return InspectText(inspection, directory, &base);
 }
 
 Status InspectDelta(Inspection& inspection, const std::string& directory, const Checkpoint* base) {
@@ -126,7 +164,7 @@ Status InspectDelta(Inspection& inspection, const std::string& directory, const 
     DF_ASSIGN_OR_RETURN(const LinearDelta change, ChangeOf(*delta, slot, slot.d_out));
     AddWeight(inspection, slot, change, element_bytes);
   }
-  return Status::Ok();
+  return InspectText(inspection, directory, nullptr);
 }
 
 Status InspectAdapter(Inspection& inspection, const std::string& directory, const Checkpoint* base) {
@@ -152,6 +190,7 @@ Status InspectFile(Inspection& inspection, const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   if (name.ends_with(".index.json")) return InspectIndex(inspection, path);
   if (name == "config.json") return InspectConfig(inspection, path);
+  if (name.ends_with(".json")) return InspectTokenizer(inspection, path);
   return InspectSafetensors(inspection, path);
 }
 

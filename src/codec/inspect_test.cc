@@ -57,6 +57,17 @@ TEST(Inspect, ShowsADeltaWithAndWithoutItsBase) {
   EXPECT_EQ(Inspect(directory.Sub("delta"), fine_tune.get()).problem.code(), StatusCode::kFailedPrecondition);
 }
 
+TEST(Inspect, ChecksTheTokenizerOfAModel) {
+  TemporaryDirectory directory;
+  testing::WriteModel({}, directory.Sub("model"));
+  DF_EXPECT_OK(Inspect(directory.Sub("model"), nullptr).problem);
+  for (const auto& [file, is_sound] : {std::pair{"ok.json", true}, {"normalizer_unknown.json", false}}) {
+    const std::string json = ValueOrDie(ReadFileBounded(kTests + "hostile/tokenizer/" + file, 1 << 20));
+    DF_ASSERT_OK(WriteFileAtomically(directory.Sub("model/tokenizer.json"), json));
+    EXPECT_EQ(Inspect(directory.Sub("model"), nullptr).problem.ok(), is_sound) << file;
+  }
+}
+
 TEST(Inspect, SaysWhatIsMissing) {
   EXPECT_EQ(Inspect(kTests + "no such thing", nullptr).problem.code(), StatusCode::kNotFound);
   EXPECT_FALSE(Inspect(kTests, nullptr).problem.ok());
