@@ -15,7 +15,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -81,12 +80,6 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a killed demo leaves no server behind
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def serve_arguments(family):
     deltas = [f"{v['name']}={v['served']}" for v in family["variants"] if v["kind"] != "lora"]
     adapters = [f"{v['name']}={v['served']}" for v in family["variants"] if v["kind"] == "lora"]
@@ -98,11 +91,13 @@ class Server:
     """`deltafold serve` as a child process; a context manager, so that it is stopped however the demo ends."""
 
     def __init__(self, binary, family, log_path):
-        self.port = free_port()
+        self.port = None
         self.log_path = log_path
-        self.command = [binary, "serve", *serve_arguments(family), "--port", str(self.port)]
+        self.port_path = log_path.with_suffix(".port")
+        self.command = [binary, "serve", *serve_arguments(family), "--port", "0", "--port-file", self.port_path]
 
     def __enter__(self):
+        self.port_path.unlink(missing_ok=True)
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                             preexec_fn=end_with_parent)
@@ -134,10 +129,11 @@ class Server:
             if self.process.poll() is not None:
                 raise DemoError(f"the server ended with {self.process.returncode}:\n{self.log_tail()}")
             try:
+                self.port = int(self.port_path.read_text())
                 if self.request("GET", "/ready")[0] == 200:
                     return
-            except OSError:
-                pass
+            except (OSError, ValueError):
+                pass  # not listening yet
             time.sleep(0.05)
         raise DemoError(f"the server was not ready after {READY_S} s:\n{self.log_tail()}")
 
@@ -265,7 +261,7 @@ def print_next_steps(out, binary, family):
     math = family["variants"][0]
     print(f"""
 Go on by hand
-  talk to it         {shown(binary)} chat --model {base} --delta-modules {math['name']}={shown(math['served'])}
+  talk to it         {shown(binary)} chat --model {base} --variant {math['name']}={shown(math['served'])}
   serve the family   {shown(out / 'serve.sh')} --port 8000      (until Ctrl-C)
   ask with curl      curl -s localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
                        -d '{{"model": "zen-mini-sql", "messages": [{{"role": "user", "content": "Show the client of orders where total is above 80."}}]}}'
