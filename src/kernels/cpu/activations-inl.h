@@ -40,7 +40,7 @@ HWY_INLINE void Transpose4x4(const float* const* rows, size_t k, size_t size, fl
 
 // [group size] rows of d_in -> [padded columns][group size].
 inline void PackGroup(const LinearPlan& plan, const LinearSet& set, const RowGroup& group) {
-  const float* rows[kMaxGroup];
+  const float* rows[kPanelGroup];
   for (size_t g = 0; g < group.size; ++g) rows[g] = plan.x.Row(set.rows[group.position + g]);
   const size_t n_columns = plan.d_in / 4 * 4;
   const size_t n_rows = group.size / 4 * 4;
@@ -56,7 +56,7 @@ inline void PackGroup(const LinearPlan& plan, const LinearSet& set, const RowGro
 }
 
 inline void PackRows(KernelContext& context, const LinearPlan& plan) {
-  const size_t bytes = plan.padded_cols() * kMaxGroup * sizeof(float);
+  const size_t bytes = plan.padded_cols() * kPanelGroup * sizeof(float);
   context.pool.ParallelFor(plan.groups.size(), Grain(bytes), [&](size_t begin, size_t end, size_t) {
     for (size_t i = begin; i < end; ++i) PackGroup(plan, plan.Set(plan.group_set[i]), plan.groups[i]);
   });
@@ -80,7 +80,7 @@ inline void BuildSignTables(KernelContext& context, const LinearPlan& plan) {
 inline void DownProducts(const LinearPlan& plan, const LowRankItem& item, size_t begin, size_t end) {
   const size_t rank = item.pair->rank;
   const size_t padded = PaddedRank(rank);
-  const size_t n_groups = GroupCount(item.run->n_rows, kMaxGroup);
+  const size_t n_groups = GroupCount(item.run->n_rows, kTileGroup);
   for (size_t j = begin; j < end; j += kDotRows) {
     const size_t n = std::min(kDotRows, end - j);
     for (size_t i = 0; i < n_groups; ++i) {

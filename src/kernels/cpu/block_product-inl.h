@@ -25,39 +25,42 @@ namespace df::kernels::cpu::HWY_NAMESPACE {
 // KB.
 inline constexpr size_t kBlockColumns = 512;
 
-// Rows of the largest group: 14 x 2 accumulators leave 4 of 32 registers for weights and x; 6 x 2 leave 4 of 16;
-// without FMA a product needs a register too.
-inline constexpr size_t kMaxGroup = kLanes >= 16 ? 14 : kLanes >= 8 ? 6 : 4;
+// Rows of the largest group. On an f32 panel 14 x 2 accumulators leave 4 of 32 registers for weights and x, 6 x 2 leave
+// 4 of 16; without FMA a product needs a register too. Unpacking 16-bit weights takes a few more.
+inline constexpr size_t kPanelGroup = kLanes >= 16 ? 14 : kLanes >= 8 ? 6 : 4;
+inline constexpr size_t kTileGroup = kLanes >= 16 ? 12 : kLanes >= 8 ? 5 : 3;
 
-// How pairs of columns lie in a tile, and how one vector of outputs of each is read as f32.
+// How pairs of columns lie in a tile, and how one vector of outputs of either column is read as f32. Two reads of a
+// pair cost less than a register held over the whole group.
 struct Bf16Tile {
   static constexpr size_t kPairBytes = 2 * kTileRows * 2;
   static constexpr size_t kRowBytes = 4;  // from an output to the next
-  static HWY_INLINE void Load(const uint8_t* pair, FloatVec& even, FloatVec& odd) {
-    const UintTag du;
-    const UintVec both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(pair));
-    even = hn::BitCast(FloatTag(), hn::ShiftLeft<16>(both));
-    odd = hn::BitCast(FloatTag(), hn::And(both, hn::Set(du, 0xFFFF0000u)));
+  static HWY_INLINE UintVec Both(const uint8_t* pair) {
+    return hn::LoadU(UintTag(), reinterpret_cast<const uint32_t*>(pair));
+  }
+  static HWY_INLINE FloatVec Even(const uint8_t* pair) {
+    return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(Both(pair)));
+  }
+  static HWY_INLINE FloatVec Odd(const uint8_t* pair) {
+    return hn::BitCast(FloatTag(), hn::And(Both(pair), hn::Set(UintTag(), 0xFFFF0000u)));
   }
 };
 struct F16Tile {
   static constexpr size_t kPairBytes = 2 * kTileRows * 2;
   static constexpr size_t kRowBytes = 2;
-  static HWY_INLINE void Load(const uint8_t* pair, FloatVec& even, FloatVec& odd) {
+  static HWY_INLINE FloatVec Even(const uint8_t* pair) {
     const hn::Rebind<hwy::float16_t, FloatTag> dh;
-    const auto* from = reinterpret_cast<const hwy::float16_t*>(pair);
-    even = hn::PromoteTo(FloatTag(), hn::LoadU(dh, from));
-    odd = hn::PromoteTo(FloatTag(), hn::LoadU(dh, from + kTileRows));
+    return hn::PromoteTo(FloatTag(), hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(pair)));
   }
+  static HWY_INLINE FloatVec Odd(const uint8_t* pair) { return Even(pair + kPairBytes / 2); }
 };
 struct F32Tile {
   static constexpr size_t kPairBytes = 2 * kTileRows * 4;
   static constexpr size_t kRowBytes = 4;
-  static HWY_INLINE void Load(const uint8_t* pair, FloatVec& even, FloatVec& odd) {
-    const auto* from = reinterpret_cast<const float*>(pair);
-    even = hn::LoadU(FloatTag(), from);
-    odd = hn::LoadU(FloatTag(), from + kTileRows);
+  static HWY_INLINE FloatVec Even(const uint8_t* pair) {
+    return hn::LoadU(FloatTag(), reinterpret_cast<const float*>(pair));
   }
+  static HWY_INLINE FloatVec Odd(const uint8_t* pair) { return Even(pair + kPairBytes / 2); }
 };
 
 // Vectors of outputs taken at once: more of them read the tile in longer pieces, as far as registers reach.
@@ -87,6 +90,17 @@ struct BlockArgs {
   size_t stride = 0;
 };
 
+// acc[g][v] += w[v] * x[g]: one column.
+template <size_t G, size_t V>
+HWY_INLINE void AddColumn(const FloatVec (&w)[V], const float* x, FloatVec (&acc)[G][V]) {
+  DF_UNROLL
+  for (size_t g = 0; g < G; ++g) {
+    const FloatVec xg = hn::Set(FloatTag(), x[g]);
+    DF_UNROLL
+    for (size_t v = 0; v < V; ++v) acc[g][v] = hn::MulAdd(w[v], xg, acc[g][v]);
+  }
+}
+
 // V vectors of outputs from output `first` on.
 template <class Tile, size_t G, size_t V, bool kStream>
 HWY_INLINE void PartProduct(const BlockArgs& args, size_t first) {
@@ -101,21 +115,13 @@ HWY_INLINE void PartProduct(const BlockArgs& args, size_t first) {
   const float* HWY_RESTRICT x = args.x;
   for (size_t pair = 0; pair < args.n_pairs; ++pair, w += Tile::kPairBytes, x += 2 * G) {
     if constexpr (kStream) PrefetchPair<Tile::kPairBytes>(w);
-    FloatVec even[V], odd[V];
+    FloatVec column[V];
     DF_UNROLL
-    for (size_t v = 0; v < V; ++v) Tile::Load(w + v * kLanes * Tile::kRowBytes, even[v], odd[v]);
+    for (size_t v = 0; v < V; ++v) column[v] = Tile::Even(w + v * kLanes * Tile::kRowBytes);
+    AddColumn<G, V>(column, x, acc);
     DF_UNROLL
-    for (size_t g = 0; g < G; ++g) {
-      const FloatVec xg = hn::Set(d, x[g]);
-      DF_UNROLL
-      for (size_t v = 0; v < V; ++v) acc[g][v] = hn::MulAdd(even[v], xg, acc[g][v]);
-    }
-    DF_UNROLL
-    for (size_t g = 0; g < G; ++g) {
-      const FloatVec xg = hn::Set(d, x[G + g]);
-      DF_UNROLL
-      for (size_t v = 0; v < V; ++v) acc[g][v] = hn::MulAdd(odd[v], xg, acc[g][v]);
-    }
+    for (size_t v = 0; v < V; ++v) column[v] = Tile::Odd(w + v * kLanes * Tile::kRowBytes);
+    AddColumn<G, V>(column, x + G, acc);
   }
   DF_UNROLL
   for (size_t g = 0; g < G; ++g) {
@@ -135,27 +141,27 @@ HWY_NOINLINE void BlockProduct(const BlockArgs& args) {
   }
 }
 
-// By group size - 1. kStream: weights come from memory (the first group of a block), so read ahead.
 using BlockProductFn = void (*)(const BlockArgs&);
-using BlockProductTable = std::array<BlockProductFn, kMaxGroup>;
 
+// By group size - 1. kStream: weights come from memory (the first group of a block), so read ahead.
 template <class Tile, bool kStream, size_t... kSizes>
-constexpr BlockProductTable MakeTable(std::index_sequence<kSizes...>) {
-  return {&BlockProduct<Tile, kSizes + 1, kStream>...};
+constexpr auto MakeTable(std::index_sequence<kSizes...>) {
+  return std::array<BlockProductFn, sizeof...(kSizes)>{&BlockProduct<Tile, kSizes + 1, kStream>...};
 }
 template <class Tile, bool kStream>
-inline constexpr BlockProductTable kBlockProducts = MakeTable<Tile, kStream>(std::make_index_sequence<kMaxGroup>());
+inline constexpr auto kTileProducts = MakeTable<Tile, kStream>(std::make_index_sequence<kTileGroup>());
+inline constexpr auto kPanelProducts = MakeTable<F32Tile, false>(std::make_index_sequence<kPanelGroup>());
 
-struct BlockProducts {
-  const BlockProductTable* stream = nullptr;
-  const BlockProductTable* reuse = nullptr;
+struct TileProducts {
+  const BlockProductFn* stream = nullptr;  // [kTileGroup]
+  const BlockProductFn* reuse = nullptr;   // [kTileGroup]
 };
 
-inline BlockProducts BlockProductsOf(DType dtype) {
+inline TileProducts TileProductsOf(DType dtype) {
   switch (dtype) {
-    case DType::kBf16: return {&kBlockProducts<Bf16Tile, true>, &kBlockProducts<Bf16Tile, false>};
-    case DType::kF16: return {&kBlockProducts<F16Tile, true>, &kBlockProducts<F16Tile, false>};
-    default: return {&kBlockProducts<F32Tile, true>, &kBlockProducts<F32Tile, false>};
+    case DType::kBf16: return {kTileProducts<Bf16Tile, true>.data(), kTileProducts<Bf16Tile, false>.data()};
+    case DType::kF16: return {kTileProducts<F16Tile, true>.data(), kTileProducts<F16Tile, false>.data()};
+    default: return {kTileProducts<F32Tile, true>.data(), kTileProducts<F32Tile, false>.data()};
   }
 }
 

@@ -44,10 +44,10 @@ inline void ReplaceRows(const LinearPlan& plan, const LinearRun& run, const Outp
 // sums += t B^T, t as MultiplyDown left it.
 inline void AddLowRank(const LinearRun& run, const OutputBlock& block) {
   const float* t = run.low_rank;
-  const size_t n_groups = GroupCount(run.n_rows, kMaxGroup);
+  const size_t n_groups = GroupCount(run.n_rows, kTileGroup);
   for (const PackedLowRank& pair : run.delta()->low_rank) {
     const size_t padded = PaddedRank(pair.rank);
-    const BlockProductTable& products = *BlockProductsOf(pair.b.dtype).reuse;
+    const BlockProductFn* products = TileProductsOf(pair.b.dtype).reuse;
     const size_t last_tile = std::min(pair.b.n_tiles(), (block.first + block.n) / kTileRows);
     for (size_t tile = block.first / kTileRows; tile < last_tile; ++tile) {
       for (size_t i = 0; i < n_groups; ++i) {

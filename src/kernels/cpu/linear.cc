@@ -46,18 +46,18 @@ size_t MostRows(std::span<const LinearSet> sets) {
 // One tile times all rows of the set; block by block, so that rows after the first group find the weights in cache.
 void MultiplyTile(const LinearSet& set, size_t tile, float* sums) {
   const PackedWeight& weight = *set.weight;
-  const BlockProducts products = BlockProductsOf(weight.dtype);
+  const TileProducts products = TileProductsOf(weight.dtype);
   const size_t pair_bytes = 2 * kTileRows * DTypeBytes(weight.dtype);
   const size_t n_pairs = (weight.d_in + 1) / 2;
   const uint8_t* weights = weight.tiles.data() + tile * weight.tile_bytes();
   for (size_t pair = 0; pair < n_pairs; pair += kBlockColumns / 2) {
-    const BlockProductTable* product = products.stream;
+    const BlockProductFn* product = products.stream;
     for (const RowGroup& group : set.groups) {
-      (*product)[group.size - 1]({.weights = weights + pair * pair_bytes,
-                                  .n_pairs = std::min(kBlockColumns / 2, n_pairs - pair),
-                                  .x = group.x + 2 * pair * group.size,
-                                  .sums = sums + group.position * kUnitRows,
-                                  .stride = kUnitRows});
+      product[group.size - 1]({.weights = weights + pair * pair_bytes,
+                               .n_pairs = std::min(kBlockColumns / 2, n_pairs - pair),
+                               .x = group.x + 2 * pair * group.size,
+                               .sums = sums + group.position * kUnitRows,
+                               .stride = kUnitRows});
       product = products.reuse;
     }
   }
@@ -116,29 +116,37 @@ void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   });
 }
 
+PanelArgs PanelAt(const LinearPlan& plan, const LinearSet& set, size_t tile, size_t k, float* panel) {
+  const PackedWeight& weight = *set.weight;
+  const size_t n = std::min(kPanelColumns, plan.padded_cols() - k);
+  return {.tile = tile < weight.n_tiles() ? weight.tiles.data() + tile * weight.tile_bytes() : nullptr,
+          .dtype = weight.dtype,
+          .tile_index = tile,
+          .first = k,
+          .n = n,
+          .n_real = std::min(n, plan.d_in - k),
+          .panel = panel};
+}
+
 // Tiles [begin, end), at most kPrefillTiles, of one set. sums [tiles][rows of the set][32].
 void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, size_t end, float* panel, float* sums) {
-  const PackedWeight& weight = *set.weight;
   const size_t tile_sums = set.rows.size() * kTileRows;
   std::fill_n(sums, (end - begin) * tile_sums, 0.0F);
   for (size_t k = 0; k < plan.padded_cols(); k += kPanelColumns) {
-    const size_t n = std::min(kPanelColumns, plan.padded_cols() - k);
     for (size_t tile = begin; tile < end; ++tile) {
-      UnpackPanel({.tile = tile < weight.n_tiles() ? weight.tiles.data() + tile * weight.tile_bytes() : nullptr,
-                   .dtype = weight.dtype,
-                   .tile_index = tile,
-                   .first = k,
-                   .n = n,
-                   .n_real = std::min(n, plan.d_in - k),
-                   .panel = panel},
-                  set.signs);
-      for (const RowGroup& group : set.groups) {
-        kBlockProducts<F32Tile, false>[group.size - 1](
-            {.weights = reinterpret_cast<const uint8_t*>(panel),
-             .n_pairs = n / 2,
-             .x = group.x + k * group.size,
-             .sums = sums + (tile - begin) * tile_sums + group.position * kTileRows,
-             .stride = kTileRows});
+      const PanelArgs args = PanelAt(plan, set, tile, k, panel);
+      UnpackPanel(args, set.signs);
+      // The panel after this one: the next tile's, or the first tile's next columns.
+      const size_t next_k = tile + 1 < end ? k : std::min(k + kPanelColumns, plan.padded_cols() - 2);
+      const PanelArgs next = PanelAt(plan, set, tile + 1 < end ? tile + 1 : begin, next_k, panel);
+      for (size_t i = 0; i < set.groups.size(); ++i) {
+        const RowGroup& group = set.groups[i];
+        PrefetchPanel(next, set.signs, i, set.groups.size());
+        kPanelProducts[group.size - 1]({.weights = reinterpret_cast<const uint8_t*>(panel),
+                                        .n_pairs = args.n / 2,
+                                        .x = group.x + k * group.size,
+                                        .sums = sums + (tile - begin) * tile_sums + group.position * kTileRows,
+                                        .stride = kTileRows});
       }
     }
   }
@@ -170,7 +178,8 @@ void PrefillSets(KernelContext& context, const LinearPlan& plan) {
 
 void LinearImpl(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
                 MatView<const float> x, MatView<float> y) {
-  const PlanOptions options = {.max_group = kMaxGroup, .table_floats = kTableFloats};
+  const PlanOptions options = {
+      .max_decode_group = kTileGroup, .max_prefill_group = kPanelGroup, .table_floats = kTableFloats};
   const LinearPlan plan = MakePlan(context, options, base, segments, x, y);
   PackRows(context, plan);
   BuildSignTables(context, plan);

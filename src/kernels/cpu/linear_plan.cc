@@ -60,8 +60,10 @@ class Builder {
   }
 
   void Build() {
+    max_group_ = options_.max_decode_group;
     AddDecodeSets();
     const size_t n_decode = sets_.size;
+    max_group_ = options_.max_prefill_group;
     AddPlainPrefillSets();
     for (const LinearSegment& segment : segments_) {
       if (segment.phase == Phase::kPrefill && (HasPlanes(segment) || HasRaw(segment))) AddOwnPrefillSets(segment);
@@ -202,7 +204,7 @@ class Builder {
     const size_t n = rows_.size - first_row_;
     if (n == 0) return;
     const size_t first_group = groups_.size;
-    const size_t n_groups = GroupCount(n, options_.max_group);
+    const size_t n_groups = GroupCount(n, max_group_);
     for (size_t i = 0; i < n_groups; ++i) {
       const size_t begin = GroupBegin(n, n_groups, i);
       const RowGroup group = {.position = begin, .size = GroupBegin(n, n_groups, i + 1) - begin, .x = x_};
@@ -232,7 +234,8 @@ class Builder {
   float* table_memory_ = nullptr;
   float* low_rank_memory_ = nullptr;
   size_t row_tables_floats_ = 0;
-  LinearSet open_;
+  size_t max_group_ = 1;
+  LinearSet open_;  // the set being filled, its first run and row
   size_t first_run_ = 0;
   size_t first_row_ = 0;
 };
@@ -246,7 +249,6 @@ LinearPlan MakePlan(KernelContext& context, const PlanOptions& options, const Li
   plan.y = y;
   plan.base = &base;
   plan.d_in = base.weight.d_in;
-  plan.max_group = options.max_group;
   Builder(context, options, plan, segments).Build();
   return plan;
 }

@@ -22,8 +22,9 @@ inline constexpr size_t kMaxPrefillRows = 256;
 
 // What depends on the vector target.
 struct PlanOptions {
-  size_t max_group = 1;     // rows of the largest register kernel
-  size_t table_floats = 8;  // sign table of 8 columns
+  size_t max_decode_group = 1;   // rows of the largest register kernel on tiles
+  size_t max_prefill_group = 1;  // and on panels
+  size_t table_floats = 8;       // sign table of 8 columns
 };
 
 struct LinearRun {
@@ -74,7 +75,6 @@ struct LinearPlan {
   MatView<float> y;
   const LinearWeight* base = nullptr;
   size_t d_in = 0;
-  size_t max_group = 1;
   std::span<const LinearSet> decode;
   std::span<const LinearSet> prefill;
   std::span<const RowGroup> groups;   // of all sets

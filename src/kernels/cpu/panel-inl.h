@@ -19,9 +19,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
 
-// 256 columns x 32 outputs x 4 bytes = 32 KB: the panel stays in the first level while the rows stream past it. A
-// divisor of kBlockColumns and a multiple of 8.
-inline constexpr size_t kPanelColumns = 256;
+// 192 columns x 32 outputs x 4 bytes = 24 KB: the panel stays in the first level (32 to 48 KB) while the rows stream
+// past it. A multiple of 8.
+inline constexpr size_t kPanelColumns = 192;
 inline constexpr size_t kTileVectors = kTileRows / kLanes;
 
 // Columns [first, first + n) of a tile; n even (padded), `n_real` of them exist.
@@ -53,13 +53,11 @@ inline void UnpackPlain(const PanelArgs& args) {
   const uint8_t* pair = args.tile + args.first / 2 * Tile::kPairBytes;
   float* to = args.panel;
   for (size_t k = 0; k < args.n; k += 2, pair += Tile::kPairBytes, to += 2 * kTileRows) {
-    PrefetchPair<Tile::kPairBytes>(pair);
     DF_UNROLL
     for (size_t v = 0; v < kTileVectors; ++v) {
-      FloatVec even, odd;
-      Tile::Load(pair + v * kLanes * Tile::kRowBytes, even, odd);
-      hn::StoreU(even, FloatTag(), to + v * kLanes);
-      hn::StoreU(odd, FloatTag(), to + kTileRows + v * kLanes);
+      const uint8_t* from = pair + v * kLanes * Tile::kRowBytes;
+      hn::StoreU(Tile::Even(from), FloatTag(), to + v * kLanes);
+      hn::StoreU(Tile::Odd(from), FloatTag(), to + kTileRows + v * kLanes);
     }
   }
 }
@@ -82,8 +80,8 @@ HWY_INLINE void FoldOctet(const uint8_t* weights, const SignLines& signs, size_t
     UintVec bits = hn::PromoteTo(du, hn::LoadU(d8, signs.line + v * kLanes));
     bits = hn::ShiftLeftSame(bits, static_cast<int>(32 - 2 * n_pairs));
     for (size_t pair = n_pairs; pair-- > 0;) {
-      FloatVec even, odd;
-      Tile::Load(weights + pair * Tile::kPairBytes + v * kLanes * Tile::kRowBytes, even, odd);
+      const uint8_t* from = weights + pair * Tile::kPairBytes + v * kLanes * Tile::kRowBytes;
+      FloatVec even = Tile::Even(from), odd = Tile::Odd(from);
       const FloatVec odd_scale = kColumns ? hn::Mul(row, hn::Set(d, col[2 * pair + 1])) : row;
       odd = hn::Add(odd, Signed(odd_scale, bits));
       bits = hn::Add(bits, bits);
@@ -106,8 +104,6 @@ inline void Fold(const PanelArgs& args, const uint8_t* weights, SignLines signs)
     if constexpr (kColumns) {
       for (size_t i = 0; i < std::min<size_t>(8, args.n_real - k); ++i) col[i] = signs.col_scale[k + i];
     }
-    DF_UNROLL
-    for (size_t pair = 0; pair < 4; ++pair) PrefetchPair<Tile::kPairBytes>(weights + pair * Tile::kPairBytes);
     if (n_pairs == 4) {
       FoldOctet<Tile, kColumns>(weights, signs, 4, col, to);
     } else {
@@ -145,6 +141,21 @@ inline void UnpackPanel(const PanelArgs& args, const PackedDelta* signs) {
     case DType::kF16: return UnpackTile<F16Tile>(args, signs);
     default: return UnpackTile<F32Tile>(args, signs);
   }
+}
+
+// Part `part` of `n_parts` of what UnpackPanel will read, on its way into the second-level cache while rows are
+// multiplied by the panel before: unpacking alone would wait for memory.
+inline void PrefetchPanel(const PanelArgs& args, const PackedDelta* signs, size_t part, size_t n_parts) {
+  const auto lines = [&](const uint8_t* from, size_t n_bytes) {
+    const size_t n_lines = (n_bytes + 63) / 64;
+    for (size_t i = n_lines * part / n_parts; i < n_lines * (part + 1) / n_parts; ++i) {
+      __builtin_prefetch(from + i * 64, 0, 2);
+    }
+  };
+  const size_t column_bytes = kTileRows * DTypeBytes(args.dtype);
+  if (args.tile != nullptr) lines(args.tile + args.first * column_bytes, args.n * column_bytes);
+  if (signs == nullptr) return;
+  for (const PackedPlane& plane : signs->planes) lines(LinesOf(plane, args).line, (args.n + 7) / 8 * kTileRows);
 }
 
 }  // namespace df::kernels::cpu::HWY_NAMESPACE

@@ -1,0 +1,62 @@
+#include "kernels/cost.h"
+
+namespace df::kernels {
+namespace {
+
+double Product(size_t a, size_t b) { return static_cast<double>(a) * static_cast<double>(b); }
+
+// FLOPs of one row of a segment.
+double RowFlops(const LinearWeight& base, const LinearSegment& segment) {
+  const size_t d_in = base.weight.d_in;
+  if (segment.delta == nullptr) return 2 * Product(base.weight.d_out, d_in);
+  const PackedDelta& delta = *segment.delta;
+  double flops = 2 * Product(delta.d_out, d_in);
+  for (const PackedLowRank& pair : delta.low_rank) flops += 2 * Product(pair.rank, d_in + delta.d_out);
+  if (segment.phase == Phase::kDecode) flops += static_cast<double>(delta.planes.size()) * Product(delta.d_out, d_in);
+  return flops;
+}
+
+// What a segment costs beside its rows; `base_read` tells which passes over the base are counted already.
+struct BaseRead {
+  bool decode = false;
+  bool prefill = false;
+};
+
+Cost SegmentWeights(const LinearWeight& base, const LinearSegment& segment, BaseRead& base_read) {
+  Cost cost;
+  const auto base_bytes = static_cast<double>(base.weight.bytes());
+  const PackedDelta* delta = segment.delta;
+  if (delta != nullptr) cost.bytes += DeltaBytes(*delta);
+  const bool raw = delta != nullptr && delta->raw.has_value();
+  if (segment.phase == Phase::kPrefill && delta != nullptr && !delta->planes.empty()) {
+    if (!raw) cost.bytes += base_bytes;
+    cost.flops += static_cast<double>(delta->planes.size()) * Product(delta->d_out, base.weight.d_in);
+    return cost;
+  }
+  bool& read = segment.phase == Phase::kDecode ? base_read.decode : base_read.prefill;
+  if (!raw && !read) {
+    cost.bytes += base_bytes;
+    read = true;
+  }
+  return cost;
+}
+
+}  // namespace
+
+double DeltaBytes(const PackedDelta& delta) { return static_cast<double>(delta.bytes()); }
+
+Cost LinearCost(const LinearWeight& base, std::span<const LinearSegment> segments) {
+  Cost cost;
+  BaseRead base_read;
+  for (const LinearSegment& segment : segments) {
+    const size_t n = segment.end - segment.begin;
+    if (n == 0) continue;
+    const size_t d_out = segment.delta != nullptr ? segment.delta->d_out : base.weight.d_out;
+    cost += SegmentWeights(base, segment, base_read);
+    cost.bytes += sizeof(float) * Product(n, base.weight.d_in + d_out);
+    cost.flops += static_cast<double>(n) * RowFlops(base, segment);
+  }
+  return cost;
+}
+
+}  // namespace df::kernels

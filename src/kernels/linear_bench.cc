@@ -1,0 +1,149 @@
+// Figures of linear.h beside the machine's limits measured in the same run. One matrix of 4096 x 4096, rotated over
+// enough copies to leave every cache; CPU time of one thread. The vector target is DELTAFOLD_TARGET's:
+//   DELTAFOLD_TARGET=avx2 kernels_bench --benchmark_filter=Linear --benchmark_repetitions=8
+//       --benchmark_enable_random_interleaving=true --benchmark_report_aggregates_only=true
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "kernels/cost.h"
+#include "kernels/limits.h"
+#include "kernels/linear.h"
+#include "kernels/linear_fixture.h"
+
+namespace df::kernels {
+namespace {
+
+constexpr size_t kSize = 4096;
+constexpr size_t kCopies = 16;    // x 32 MB of bf16 = 512 MB
+constexpr size_t kVariants = 64;  // x 2 MB of signs
+constexpr size_t kMaxRows = 256;
+
+struct World {
+  World() : context(1), store(1) {
+    weight = store.Random(DType::kBf16, {kSize, kSize}, -0.1F, 0.1F);
+    for (size_t i = 0; i < kCopies; ++i) {
+      bases.emplace_back();
+      bases.back().weight = PackWeight(context, weight);
+    }
+    stored = RandomDelta(store, kSize, kSize, {.planes = 1, .row_scale = true});
+    for (size_t i = 0; i < kVariants; ++i) variants.push_back(PackDelta(context, stored));
+    lora = PackDelta(context, RandomDelta(store, kSize, kSize, {.ranks = {16}}));
+    x = RandomRows(store, kMaxRows, kSize);
+    y = Mat<float>(kMaxRows, kSize);
+  }
+
+  KernelContext context;
+  TensorStore store;
+  TensorView weight;
+  LinearDelta stored;
+  std::vector<LinearWeight> bases;
+  std::vector<PackedDelta> variants;
+  PackedDelta lora;
+  Mat<float> x;
+  Mat<float> y;
+};
+
+World& TheWorld() {
+  static World* world = new World();  // the benchmarks' shared data; made on first use, freed with the process
+  return *world;
+}
+
+void Report(benchmark::State& state, const Cost& cost) {
+  using benchmark::Counter;
+  state.counters["GB/s"] = Counter(cost.bytes / 1e9, Counter::kIsIterationInvariantRate);
+  state.counters["GFLOP/s"] = Counter(cost.flops / 1e9, Counter::kIsIterationInvariantRate);
+}
+
+void LimitReadMemory(benchmark::State& state) {
+  World& world = TheWorld();
+  size_t i = 0;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(ReadMemory(world.context, world.bases[i++ % kCopies].weight.tiles.span()));
+  }
+  Report(state, {.bytes = static_cast<double>(world.bases[0].weight.bytes()), .flops = 0});
+}
+BENCHMARK(LimitReadMemory);
+
+void LimitMultiplyAdd(benchmark::State& state) {
+  World& world = TheWorld();
+  double flops = 0;
+  for (auto _ : state) flops = MultiplyAdd(world.context, 100000);
+  Report(state, {.bytes = 0, .flops = flops});
+}
+BENCHMARK(LimitMultiplyAdd);
+
+void LimitCopyMemory(benchmark::State& state) {
+  World& world = TheWorld();
+  Buffer<uint8_t> copy(world.weight.bytes.size());
+  for (auto _ : state) std::memcpy(copy.data(), world.weight.bytes.data(), copy.size());
+  Report(state, {.bytes = static_cast<double>(copy.size()), .flops = 0});
+}
+BENCHMARK(LimitCopyMemory);
+
+// Rows of the call: `n`, of which every one has a variant of its own where `distinct`, else all have `delta`.
+void RunLinear(benchmark::State& state, Phase phase, size_t n, size_t n_variants, const PackedDelta* shared = nullptr) {
+  World& world = TheWorld();
+  std::vector<LinearSegment> segments;
+  const size_t n_segments = std::max<size_t>(1, n_variants);
+  for (size_t s = 0; s < n_segments; ++s) {
+    segments.push_back({.begin = n * s / n_segments, .end = n * (s + 1) / n_segments, .phase = phase, .delta = shared});
+  }
+  size_t call = 0;
+  for (auto _ : state) {
+    for (size_t s = 0; s < n_variants; ++s) {
+      segments[s].delta = &world.variants[(call * n_variants + s) % kVariants];
+    }
+    Linear(world.context, world.bases[call++ % kCopies], segments, MatView<const float>(world.x.Row(0), n, kSize),
+           world.y.Rows(0, n));
+  }
+  Report(state, LinearCost(world.bases[0], segments));
+}
+
+void LinearDecodeBase(benchmark::State& state) {
+  RunLinear(state, Phase::kDecode, static_cast<size_t>(state.range(0)), 0);
+}
+BENCHMARK(LinearDecodeBase)->Arg(1)->Arg(2)->Arg(4)->Arg(8)->Arg(16)->Arg(32);
+
+void LinearDecodeVariants(benchmark::State& state) {
+  const auto n = static_cast<size_t>(state.range(0));
+  RunLinear(state, Phase::kDecode, n, n);
+}
+BENCHMARK(LinearDecodeVariants)->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+
+void LinearDecodeLora(benchmark::State& state) { RunLinear(state, Phase::kDecode, 1, 0, &TheWorld().lora); }
+BENCHMARK(LinearDecodeLora);
+
+void LinearPrefillBase(benchmark::State& state) {
+  RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 0);
+}
+BENCHMARK(LinearPrefillBase)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
+
+void LinearPrefillVariant(benchmark::State& state) {
+  RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 1);
+}
+BENCHMARK(LinearPrefillVariant)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
+
+void LinearPrefillLora(benchmark::State& state) {
+  RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 0, &TheWorld().lora);
+}
+BENCHMARK(LinearPrefillLora)->Arg(256);
+
+void PackBaseWeight(benchmark::State& state) {
+  World& world = TheWorld();
+  for (auto _ : state) benchmark::DoNotOptimize(PackWeight(world.context, world.weight));
+  Report(state, {.bytes = static_cast<double>(world.weight.bytes.size()), .flops = 0});
+}
+BENCHMARK(PackBaseWeight);
+
+void PackSignPlane(benchmark::State& state) {
+  World& world = TheWorld();
+  for (auto _ : state) benchmark::DoNotOptimize(PackDelta(world.context, world.stored));
+  Report(state, {.bytes = static_cast<double>(kSize * kSize / 8), .flops = 0});
+}
+BENCHMARK(PackSignPlane);
+
+}  // namespace
+}  // namespace df::kernels
