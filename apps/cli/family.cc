@@ -36,7 +36,8 @@ void AddFamilyOptions(CLI::App& command, FamilyOptions& options) {
   command.add_option("--model", options.model, "Base model: a directory, or a hub id in the local Hugging Face cache")
       ->required();
   command.add_option("--variant", options.variants, "A delta or adapter directory to load on it (repeatable)")
-      ->type_name("NAME=PATH");
+      ->type_name("NAME=PATH")
+      ->allow_extra_args(false);
   command
       .add_option("--use", options.use, "Which one answers (default: the variant if there is one alone, else the base)")
       ->type_name("NAME");

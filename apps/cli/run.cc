@@ -98,7 +98,7 @@ void AddRun(CLI::App& app, int& exit_code) {
   AddSamplingOptions(*command, options->sampling);
   command->add_option("prompt", options->prompt, "What to ask; without it, standard input is read");
   command->add_option("--system", options->system, "A system message in front");
-  command->add_option("--stop", options->stop, "End the answer before this text (repeatable)");
+  command->add_option("--stop", options->stop, "End the answer before this text (repeatable)")->allow_extra_args(false);
   command->add_flag("--raw", options->raw, "The prompt is the whole model input: no chat template");
   command->add_flag("--json", options->json,
                     "Print one JSON object: answer, tokens, time to first token, tokens per second");
