@@ -1,45 +1,39 @@
-// Any bytes as a safetensors file, and as the tensors of a delta: parsed, and read wherever the parser says yes.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
+// Any bytes as a safetensors file: parsed or refused, never read outside of the input.
+#include <algorithm>
+#include <vector>
 
-#include "format/delta_tensors.h"
+#include "base/bytes.h"
+#include "base/check.h"
 #include "format/safetensors.h"
 
-namespace df {
 namespace {
 
-// Views must lie inside the file, or the next reader would leave it.
-void CheckInside(Bytes file, const TensorView& view) {
-  const Bytes data = view.bytes;
-  if (data.empty()) return;
-  if (data.data() < file.data() || data.data() + data.size() > file.data() + file.size()) std::abort();
-}
-
-void ReadAsDelta(const SafetensorsHeader& header) {
-  internal::TensorMap tensors;
-  for (const NamedTensor& tensor : header.tensors) tensors.emplace(tensor.name, StoredTensor{tensor.view});
-  static_cast<void>(internal::ReadDeltaMetadata(header.metadata).ok());
-  const auto weights = internal::CheckDeltaTensors(tensors);
-  if (!weights.ok()) return;
-  static_cast<void>(internal::ContentDigest(tensors));
-  for (const std::string& weight : weights.value()) {
-    // A base of the shape that the delta itself claims, and one of another shape.
-    for (const ShapeOfWeight shape : {ShapeOfWeight{4, 8}, ShapeOfWeight{8, 4}}) {
-      static_cast<void>(internal::LinearOf(tensors, weight, shape, shape.d_out).ok());
-    }
-    static_cast<void>(internal::VectorOf(tensors, weight, 8).ok());
+void ParseAndTouch(df::Bytes file) {
+  const auto header = df::ParseSafetensors(file);
+  if (!header.ok()) {
+    DF_CHECK(!header.status().message().empty());
+    return;
   }
+  size_t data_bytes = 0;
+  unsigned sum = 0;
+  for (const df::NamedTensor& tensor : header->tensors) {
+    DF_CHECK(tensor.view.shape.TryElements() == tensor.view.elements());
+    data_bytes += tensor.view.bytes.size();
+    if (!tensor.view.bytes.empty()) sum += tensor.view.bytes.front() + tensor.view.bytes.back();
+  }
+  DF_CHECK(data_bytes < file.size() && sum < 512 * file.size());
 }
 
 }  // namespace
-}  // namespace df
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const df::Bytes file(data, size);
-  const auto header = df::ParseSafetensors(file);
-  if (!header.ok()) return 0;
-  for (const df::NamedTensor& tensor : header.value().tensors) df::CheckInside(file, tensor.view);
-  df::ReadAsDelta(header.value());
+  ParseAndTouch({data, size});
+  if (size < sizeof(uint64_t)) return 0;
+  // The same with a length that fits the text, which mutations seldom find.
+  std::vector<uint8_t> fitted(data, data + size);
+  const auto end = std::find(fitted.rbegin(), fitted.rend() - sizeof(uint64_t), '}').base();
+  const auto header_bytes = static_cast<uint64_t>(end - fitted.begin()) - sizeof(uint64_t);
+  std::memcpy(fitted.data(), &header_bytes, sizeof(header_bytes));
+  ParseAndTouch(fitted);
   return 0;
 }
