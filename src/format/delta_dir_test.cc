@@ -5,105 +5,23 @@
 #include <cmath>
 #include <limits>
 
+#include "format/delta_fixture.h"
 #include "format/delta_tensors.h"
 #include "format/digest.h"
-#include "testing/refusal.h"
-#include "testing/temporary_directory.h"
 
 namespace df {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ConfigText;
+using testing::DeltaTest;
 using testing::ExpectRefusal;
-using testing::TemporaryDirectory;
+using testing::kE;
+using testing::kFingerprint;
+using testing::kScale;
+using testing::kW;
 using testing::ValueOrDie;
-
-constexpr char kFingerprint[] = "0123456789abcdef0123456789abcdef";
-constexpr char kW[] = "model.layers.0.mlp.up_proj.weight";  // [3, 10] in these tests
-constexpr char kE[] = "model.embed_tokens.weight";          // [5, 4] in the base, 6 rows in the variant
-
-std::string ConfigText() { return testing::ReadFile(DELTAFOLD_SOURCE_DIR "/tests/hostile/model/ok/config.json"); }
-
-TensorView ViewOf(const std::vector<float>& values, Shape shape) {
-  return {DType::kF32, shape, AsBytes(std::span<const float>(values))};
-}
-
-// One delta with every kind of part.
-struct Sample {
-  std::vector<uint8_t> bits = {0xFF, 0x01, 0x0F, 0x02, 0x55, 0x03, 0x00, 0x00, 0xAA, 0x02, 0x11, 0x01};
-  std::vector<float> rows = {0.5F, 1.5F, -2.0F, 1.0F, 2.0F, 3.0F}, cols = std::vector<float>(20, 0.25F);
-  std::vector<float> a = std::vector<float>(20, 0.125F), b = {1, 2, 3, 4, 5, 6};
-  std::vector<float> new_rows = {1, 2, 3, 4, 5, 6, 7, 8}, norm = {1, 1, 1, 1}, bias = {7, 8, 9};
-
-  LinearDelta Linear() const {
-    LinearDelta delta{.d_out = 3, .d_in = 10};
-    for (size_t p = 0; p < 2; ++p) {
-      SignPlane plane{.bits = Bytes(bits).subspan(6 * p, 6), .scale = p == 0 ? 2.0F : -1.0F};
-      plane.row_scale = ViewOf(rows, {2, 3});
-      plane.row_scale = {DType::kF32, {3}, plane.row_scale->bytes.subspan(12 * p, 12)};
-      plane.col_scale = {DType::kF32, {10}, ViewOf(cols, {2, 10}).bytes.subspan(40 * p, 40)};
-      delta.planes.push_back(plane);
-    }
-    delta.low_rank.push_back({.a = ViewOf(a, {2, 10}), .b = ViewOf(b, {3, 2})});
-    delta.bias = ViewOf(bias, {3});
-    return delta;
-  }
-  LinearDelta Embedding() const {
-    LinearDelta delta{.d_out = 6, .d_in = 4};
-    delta.rows = ReplacedRows{.index = {2, 5}, .values = ViewOf(new_rows, {2, 4})};
-    return delta;
-  }
-};
-
-class DeltaTest : public ::testing::Test {
- protected:
-  void Write() {
-    auto writer = ValueOrDie(DeltaWriter::Create(path_, {.base_fingerprint = kFingerprint, .base_name = "org/base"}));
-    DF_ASSERT_OK(writer->AddLinear(kW, sample_.Linear()));
-    DF_ASSERT_OK(writer->AddLinear(kE, sample_.Embedding()));
-    DF_ASSERT_OK(writer->Add("model.norm.weight", DType::kF32, {4}, AsBytes(std::span<const float>(sample_.norm))));
-    DF_ASSERT_OK(writer->AddFile("config.json", ConfigText()));
-    DF_ASSERT_OK(writer->AddFile("README.md", "# model card\n"));
-    DF_ASSERT_OK(writer->Commit(ValueOrDie(ParseJson(R"({"codec":{"kind":"sign"},"format":"other"})"))));
-  }
-  // A delta directory whose tensors and metadata are written as given, without any check.
-  void WriteRaw(const std::vector<std::pair<TensorSpec, std::vector<uint8_t>>>& tensors,
-                std::map<std::string, std::string> metadata) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-    testing::WriteFile(path_ + "/config.json", ConfigText());
-    testing::WriteFile(path_ + "/delta_config.json", "{}");
-    std::vector<TensorSpec> specs;
-    for (const auto& [spec, data] : tensors) specs.push_back(spec);
-    auto writer = ValueOrDie(SafetensorsWriter::Create(path_ + "/delta_model.safetensors", specs, metadata));
-    for (const auto& [spec, data] : tensors) DF_ASSERT_OK(writer.Write(data));
-    DF_ASSERT_OK(writer.Commit());
-  }
-  static std::map<std::string, std::string> Metadata() {
-    return {{"format", "deltafold"}, {"format_version", "1"}, {"base_fingerprint", kFingerprint},
-            {"base_quant", "none"},  {"sign_zero", "+1"},     {"content_digest", kFingerprint}};
-  }
-  using Tensor = std::pair<TensorSpec, std::vector<uint8_t>>;
-  static Tensor Zeros(const std::string& name, DType dtype, Shape shape) {
-    return {{name, dtype, shape}, std::vector<uint8_t>(*shape.TryElements() * DTypeBytes(dtype))};
-  }
-  static Tensor Floats(const std::string& name, Shape shape, const std::vector<float>& values) {
-    const Bytes bytes = AsBytes(std::span<const float>(values));
-    return {{name, DType::kF32, shape}, {bytes.begin(), bytes.end()}};
-  }
-  static Tensor Ints(const std::string& name, const std::vector<int32_t>& values) {
-    const Bytes bytes = AsBytes(std::span<const int32_t>(values));
-    return {{name, DType::kI32, {values.size()}}, {bytes.begin(), bytes.end()}};
-  }
-  void ExpectBadTensors(const std::vector<Tensor>& tensors, std::initializer_list<std::string_view> words) {
-    WriteRaw(tensors, Metadata());
-    ExpectRefusal(DeltaDirectory::Open(path_), StatusCode::kCorrupt, words);
-  }
-
-  TemporaryDirectory directory_;
-  std::string path_ = directory_ / "delta";
-  Sample sample_;
-};
+using testing::ViewOf;
 
 TEST_F(DeltaTest, GivesBackWhatWasWritten) {
   Write();
@@ -277,132 +195,6 @@ TEST_F(DeltaTest, RefusesMetadataOfAnythingElseByKey) {
   metadata["file_digest:../../etc/passwd"] = kFingerprint;
   WriteRaw({}, metadata);
   ExpectRefusal(DeltaDirectory::Open(path_), StatusCode::kCorrupt, {"file_digest:../../etc/passwd"});
-}
-
-TEST_F(DeltaTest, RefusesUnknownSuffixes) {
-  for (const std::string& name :
-       {std::string(kW) + ".mask", std::string("model.sign"), std::string(kW) + ".scale.extra", std::string(".sign"),
-        std::string("x.bias.sign"), std::string("")}) {
-    WriteRaw({Zeros(name, DType::kU8, {1, 1, 1})}, Metadata());
-    ExpectRefusal(DeltaDirectory::Open(path_), StatusCode::kUnsupported, {"tensor", "suffix"});
-  }
-}
-
-const std::string kSign = std::string(kW) + ".sign", kScale = std::string(kW) + ".scale",
-                  kRow = std::string(kW) + ".scale_row", kCol = std::string(kW) + ".scale_col",
-                  kA = std::string(kW) + ".lora_A", kB = std::string(kW) + ".lora_B", kRows = std::string(kW) + ".rows",
-                  kIndex = std::string(kW) + ".rows_index";
-
-TEST_F(DeltaTest, RefusesIncompleteGroups) {
-  const Tensor sign = Zeros(kSign, DType::kU8, {1, 3, 2}), scale = Zeros(kScale, DType::kF32, {1});
-  ExpectBadTensors({sign}, {kW, "no .scale"});
-  ExpectBadTensors({scale}, {kW, "no .sign"});
-  ExpectBadTensors({Zeros(kA, DType::kF32, {2, 10})}, {"no .lora_B"});
-  ExpectBadTensors({Zeros(kB, DType::kF32, {3, 2})}, {"no .lora_A"});
-  ExpectBadTensors({Zeros(kRows, DType::kF32, {1, 10})}, {"no .rows_index"});
-  ExpectBadTensors({Ints(kIndex, {1})}, {"no .rows"});
-  ExpectBadTensors({scale, Zeros(kW, DType::kF32, {3, 10}), sign}, {"both replaced and coded"});
-}
-
-TEST_F(DeltaTest, RefusesPartsWhoseShapesDisagree) {
-  const Tensor sign = Zeros(kSign, DType::kU8, {2, 3, 2}), scale = Zeros(kScale, DType::kF32, {2});
-  ExpectBadTensors({scale, Zeros(kSign, DType::kI8, {2, 3, 2})}, {kSign, "U8", "I8"});
-  ExpectBadTensors({scale, Zeros(kSign, DType::kU8, {3, 2})}, {kSign, "[3, 2]"});
-  ExpectBadTensors({scale, Zeros(kSign, DType::kU8, {0, 3, 2})}, {kSign, "1 to 16 planes"});
-  ExpectBadTensors({Zeros(kScale, DType::kF32, {17}), Zeros(kSign, DType::kU8, {17, 3, 2})}, {kSign, "1 to 16 planes"});
-  ExpectBadTensors({Zeros(kScale, DType::kF32, {3}), sign}, {kScale, "[2]", "[3]"});
-  ExpectBadTensors({Zeros(kScale, DType::kBf16, {2}), sign}, {kScale, "F32", "BF16"});
-  ExpectBadTensors({Zeros(kRow, DType::kF32, {2, 4}), sign}, {kRow, "[2, 3]", "[2, 4]"});
-  ExpectBadTensors({Zeros(kRow, DType::kF32, {3}), sign}, {kRow, "[2, 3]"});
-  ExpectBadTensors({Zeros(kRow, DType::kF16, {2, 3}), sign}, {kRow, "F16"});
-  ExpectBadTensors({Zeros(kCol, DType::kF32, {2, 17}), sign}, {kCol, "2 bytes"});
-  ExpectBadTensors({Zeros(kCol, DType::kF32, {1, 10}), sign}, {kCol, "[2, 10]"});
-  ExpectBadTensors({Zeros(kA, DType::kF32, {2, 10}), Zeros(kB, DType::kF32, {3, 4})}, {kB, "[d_out, 2]"});
-  ExpectBadTensors({Zeros(kA, DType::kF32, {0, 10}), Zeros(kB, DType::kF32, {3, 0})}, {kA});
-  ExpectBadTensors({Zeros(kA, DType::kI32, {2, 10}), Zeros(kB, DType::kF32, {3, 2})}, {kA, "I32"});
-  ExpectBadTensors({Zeros(kA, DType::kF32, {2, 20}), Zeros(kB, DType::kF32, {3, 2}), scale, sign}, {kA, "2 bytes"});
-  ExpectBadTensors({Zeros(kA, DType::kF32, {2, 10}), Zeros(kB, DType::kF32, {4, 2}), scale, sign}, {kB, "[3, 2]"});
-  ExpectBadTensors({Zeros(kRows, DType::kF32, {2, 10}), Ints(kIndex, {1})}, {kRows, "[1, d_in]"});
-  ExpectBadTensors({Zeros(kRows, DType::kF32, {10}), Ints(kIndex, {1})}, {kRows});
-  ExpectBadTensors({Zeros(kIndex, DType::kI64, {1}), Zeros(kRows, DType::kF32, {1, 10})}, {kIndex, "I64"});
-  ExpectBadTensors({Zeros(kW, DType::kI32, {3, 10})}, {kW, "I32"});
-}
-
-TEST_F(DeltaTest, RefusesScalesThatAreNotFinite) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    const Tensor sign = Zeros(kSign, DType::kU8, {1, 3, 2});
-    ExpectBadTensors({Floats(kScale, {1}, {bad}), sign}, {kScale, "not finite", "element 0"});
-    ExpectBadTensors({Floats(kRow, {1, 3}, {1, 2, bad}), sign}, {kRow, "element 2"});
-    std::vector<float> cols(10, 1.0F);
-    cols[7] = -bad;
-    ExpectBadTensors({Floats(kCol, {1, 10}, cols), sign}, {kCol, "element 7"});
-  }
-}
-
-TEST_F(DeltaTest, RefusesRowIndicesThatDoNotIncrease) {
-  for (const std::vector<int32_t>& index : std::vector<std::vector<int32_t>>{{1, 1}, {2, 1}, {-1, 0}, {INT32_MIN, 3}}) {
-    ExpectBadTensors({Zeros(kRows, DType::kF32, {2, 10}), Ints(kIndex, index)}, {kIndex, "must increase"});
-  }
-}
-
-// Opens a delta with these tensors and asks for a weight of shape [3, 10] in the base.
-class DeltaLinearTest : public DeltaTest {
- protected:
-  Result<LinearDelta> LinearWith(const std::vector<Tensor>& tensors, ShapeOfWeight base, size_t d_out) {
-    WriteRaw(tensors, Metadata());
-    delta_ = ValueOrDie(DeltaDirectory::Open(path_));
-    return delta_->Linear(kW, base, d_out);
-  }
-  std::shared_ptr<const DeltaDirectory> delta_;
-};
-
-TEST_F(DeltaLinearTest, RefusesAnotherShapeNamingBoth) {
-  const std::vector<Tensor> signs = {Zeros(kScale, DType::kF32, {1}), Zeros(kSign, DType::kU8, {1, 3, 2})};
-  DF_EXPECT_OK(LinearWith(signs, {3, 10}, 3));
-  ExpectRefusal(LinearWith(signs, {4, 10}, 4), StatusCode::kCorrupt, {kSign, "[1, 3, 2]", "4"});
-  ExpectRefusal(LinearWith(signs, {3, 17}, 3), StatusCode::kCorrupt, {kSign, "dimension 2 must be 3"});
-  const std::vector<Tensor> low_rank = {Zeros(kA, DType::kBf16, {2, 10}), Zeros(kB, DType::kF16, {3, 2})};
-  DF_EXPECT_OK(LinearWith(low_rank, {3, 10}, 3));
-  ExpectRefusal(LinearWith(low_rank, {3, 11}, 3), StatusCode::kCorrupt, {kA, "11"});
-  ExpectRefusal(LinearWith(low_rank, {5, 10}, 5), StatusCode::kCorrupt, {kB, "5"});
-  const std::vector<Tensor> raw = {Zeros(kW, DType::kBf16, {10, 3})};
-  ExpectRefusal(LinearWith(raw, {3, 10}, 3), StatusCode::kCorrupt, {kW, "[10, 3]", "[3, 10]"});
-  ExpectRefusal(LinearWith({Zeros(kCol, DType::kF32, {1, 10}), Zeros(kSign, DType::kU8, {1, 3, 2})}, {3, 9}, 3),
-                StatusCode::kCorrupt, {kCol, "9"});
-  ExpectRefusal(LinearWith({Zeros(kRows, DType::kF32, {1, 10}), Ints(kIndex, {0})}, {3, 8}, 3), StatusCode::kCorrupt,
-                {kRows, "8"});
-}
-
-TEST_F(DeltaLinearTest, RefusesPaddingBits) {
-  Tensor sign = Zeros(kSign, DType::kU8, {1, 3, 2});
-  sign.second[3] = 0x04;  // row 1, column 10 of 10
-  ExpectRefusal(LinearWith({Zeros(kScale, DType::kF32, {1}), sign}, {3, 10}, 3), StatusCode::kCorrupt,
-                {kSign, "row 1"});
-  DF_EXPECT_OK(delta_->Linear(kW, {3, 11}, 3));
-}
-
-TEST_F(DeltaLinearTest, WantsEveryNewRow) {
-  DF_EXPECT_OK(LinearWith({Zeros(kRows, DType::kF32, {3, 10}), Ints(kIndex, {0, 3, 4})}, {3, 10}, 5));
-  ExpectRefusal(LinearWith({Zeros(kRows, DType::kF32, {2, 10}), Ints(kIndex, {0, 4})}, {3, 10}, 5),
-                StatusCode::kCorrupt, {"from 3 to 5", "row 3"});
-  ExpectRefusal(LinearWith({}, {3, 10}, 4), StatusCode::kCorrupt, {"from 3 to 4", "row 3"});
-  ExpectRefusal(LinearWith({Zeros(kRows, DType::kF32, {1, 10}), Ints(kIndex, {5})}, {3, 10}, 5), StatusCode::kCorrupt,
-                {kIndex, "row 5", "has 5"});
-  DF_EXPECT_OK(LinearWith({Zeros(kW, DType::kF32, {5, 10})}, {3, 10}, 5));
-}
-
-TEST_F(DeltaLinearTest, LetsAVocabularyShrink) {
-  const LinearDelta delta = ValueOrDie(LinearWith({}, {3, 10}, 2));
-  EXPECT_EQ(delta.d_out, 2U);
-  EXPECT_TRUE(delta.IsBase());
-}
-
-TEST_F(DeltaLinearTest, RefusesACodedVector) {
-  DF_EXPECT_OK(LinearWith({Zeros(kScale, DType::kF32, {1}), Zeros(kSign, DType::kU8, {1, 3, 2})}, {3, 10}, 3));
-  ExpectRefusal(delta_->Vector(kW, 3), StatusCode::kCorrupt, {kW, "only be replaced"});
-  WriteRaw({Zeros("n.weight", DType::kF32, {4, 1})}, Metadata());
-  ExpectRefusal(ValueOrDie(DeltaDirectory::Open(path_))->Vector("n.weight", 4), StatusCode::kCorrupt,
-                {"[4, 1]", "[4]"});
 }
 
 TEST_F(DeltaTest, ChangesItsGenerationWithConfigAndTemplate) {
