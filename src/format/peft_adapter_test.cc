@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
+#include <ctime>
 
 #include "format/checkpoint.h"
 #include "format/peft_config.h"
@@ -126,9 +126,9 @@ TEST(PeftAdapter, RefusesEveryHostileAdapterNamingTheCause) {
   ExpectRefusal(bind("no_such_folder"), StatusCode::kNotFound, {"adapter_config.json"});
   DF_EXPECT_OK(bind("ok"));
   DF_EXPECT_OK(bind("ok_base_path_dotdot"));
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   DF_EXPECT_OK(bind("ok_rank_pattern_nested_plus"));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  EXPECT_LT(std::clock() - start, CLOCKS_PER_SEC);
 }
 
 // The sound hostile-set adapter with other tensors.
@@ -274,10 +274,10 @@ TEST(PeftConfig, RefusesPatternsThatNeedBacktrackingOrAreTooLarge) {
 
 TEST(PeftConfig, MatchesHostilePatternsInLinearTime) {
   const PeftConfig config = ValueOrDie(Parse(R"({"rank_pattern":{"(a+)+$":2,"(a|a)*b":3,"(.*)*x":5}})"));
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   EXPECT_EQ(config.RankOf(std::string(20'000, 'a')), 2U);
   EXPECT_EQ(config.RankOf(std::string(20'000, 'a') + "c"), 4U);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "testing/refusal.h"
 #include "testing/temporary_directory.h"
@@ -214,8 +214,12 @@ TEST(Safetensors, RefusesNamesThatAreEqualOnlyAfterUnescaping) {
 }
 
 TEST(Safetensors, RefusesAHeaderAboveTheLimitThatIsReallyThere) {
-  const std::string file = FileOf("{" + std::string(kMaxSafetensorsHeaderBytes, ' '), "");
-  ExpectRefusal(ParseSafetensors(AsBytes(file)), StatusCode::kResourceExhausted, {"100000001", "100000000"});
+  const TemporaryDirectory directory;
+  const std::string path = directory / "large.safetensors";
+  const uint64_t header_bytes = kMaxSafetensorsHeaderBytes + 1;
+  testing::WriteFile(path, AsText(AsBytes(std::span<const uint64_t>(&header_bytes, 1))));
+  std::filesystem::resize_file(path, sizeof(uint64_t) + header_bytes);  // sparse
+  ExpectRefusal(SafetensorsFile::Open(path), StatusCode::kResourceExhausted, {"100000001", "100000000"});
 }
 
 TEST(Safetensors, ShowsHostileNamesHarmlessly) {
@@ -238,15 +242,15 @@ TEST(Safetensors, OpensAHundredThousandTensorsQuicklyAndSmall) {
   const TemporaryDirectory directory;
   testing::WriteFile(directory / "many.safetensors", FileOf(header, std::string(4 * kTensors, 'x')));
   const auto before = mallinfo2().uordblks;
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();  // of this process: other work on the machine does not count
   const auto file = ValueOrDie(SafetensorsFile::Open(directory / "many.safetensors"));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_EQ(file->tensors().size(), kTensors);
   EXPECT_NE(file->FindOrNull("t.99999.weight"), nullptr);
   EXPECT_EQ(file->FindOrNull("t.100000.weight"), nullptr);
-  EXPECT_LT(seconds.count(), 5.0);                             // 0.1 s in a release build; sanitizers are slower
+  EXPECT_LT(seconds, 5.0);                                     // 0.1 s in a release build; sanitizers are slower
   EXPECT_LT(mallinfo2().uordblks - before, size_t{40} << 20);  // 136 bytes a tensor + its name
-  RecordProperty("seconds", std::to_string(seconds.count()));
+  RecordProperty("seconds", std::to_string(seconds));
 }
 
 TEST(Safetensors, OpensOnlyRegularFilesAndSaysWhichIsMissing) {
