@@ -1,0 +1,235 @@
+#include <signal.h>
+#include <spdlog/async.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "base/atomic_file.h"
+#include "cli/command.h"
+#include "cli/model_argument.h"
+#include "cli/serve_options.h"
+#include "cli/table.h"
+#include "engine/engine.h"
+#include "kernels/attention.h"
+#include "metrics/metrics.h"
+#include "server/server.h"
+#include "store/registry.h"
+
+namespace df::cli {
+namespace {
+
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
+struct ServedFamily {
+  LoadedBase base;
+  std::unique_ptr<Registry> registry;
+};
+
+// What the environment gives where the command line is silent; CLI11's own variables know no lists.
+void TakeListFromEnvironment(const char* variable, std::vector<std::string>& list) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || !list.empty()) return;
+  std::string rest = value;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    if (comma != 0) list.push_back(rest.substr(0, comma));
+    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+  }
+}
+
+// The base with another chat template; variants without their own take it over when they are loaded.
+Status ReplaceTemplate(const std::string& path, LoadedBase& base) {
+  auto variant = std::make_shared<Variant>(*base.variant);
+  auto text = std::make_shared<ModelText>(*variant->text);
+  DF_ASSIGN_OR_RETURN(std::string source, ReadFileBounded(path, kMaxTemplateBytes));
+  Json special = Json::object();
+  const auto name = [&](const char* key, const std::optional<int32_t>& id) {
+    if (!id) return;
+    const Result<std::string> token = text->tokenizer->TokenText(*id);
+    if (token.ok()) special[key] = *token;
+  };
+  name("bos_token", text->bos_id);
+  name("eos_token", text->eos_id);
+  name("pad_token", text->pad_id);
+  auto compiled =
+      ChatTemplate::Compile({.templates = {{"default", std::move(source)}}, .special_tokens = std::move(special)});
+  if (!compiled.ok()) return compiled.status().Annotate(path);
+  text->chat_template = std::move(*compiled);
+  variant->text = std::move(text);
+  base.variant = std::move(variant);
+  return Status::Ok();
+}
+
+Result<ServedFamily> LoadServedFamily(const ServeOptions& options) {
+  KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
+  ServedFamily family;
+  DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
+  const std::string name = options.served_model_name.empty() ? model.name : options.served_model_name;
+  DF_ASSIGN_OR_RETURN(family.base, LoadBaseVariant(context, name, options.model));
+  if (!options.chat_template.empty()) DF_RETURN_IF_ERROR(ReplaceTemplate(options.chat_template, family.base));
+  family.registry = std::make_unique<Registry>(name, family.base.variant);
+  std::vector<std::string> modules = options.delta_modules;
+  modules.insert(modules.end(), options.lora_modules.begin(), options.lora_modules.end());
+  for (const std::string& argument : modules) {
+    DF_ASSIGN_OR_RETURN(const ModuleArgument module, ParseModule(argument));
+    auto variant = LoadVariant(context, family.base, module.name, module.path);
+    if (!variant.ok()) return variant.status().Annotate("variant \"" + module.name + "\"");
+    DF_RETURN_IF_ERROR(family.registry->Add(std::move(*variant)));
+  }
+  return family;
+}
+
+Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, const ServedFamily& family) {
+  DF_ASSIGN_OR_RETURN(const DType kv_dtype, ParseKvDtype(options.kv_cache_dtype, *family.base.weights));
+  return Engine::Create(family.base.weights, {.n_threads = options.n_threads,
+                                              .max_num_seqs = options.max_num_seqs,
+                                              .max_num_batched_tokens = options.max_num_batched_tokens,
+                                              .max_model_len = options.max_model_len,
+                                              .max_queued_requests = options.max_queued_requests,
+                                              .kv_dtype = kv_dtype,
+                                              .kv_cache_bytes = options.kv_cache_bytes});
+}
+
+void PrintSummary(const ServedFamily& family, const Engine& engine, const std::string& address) {
+  const auto variants = family.registry->List();
+  const uint64_t copy_bytes = variants.front()->resident_bytes;
+  Table table({{"served as"}, {"kind"}, {"bytes", Align::kRight}, {"share of a copy", Align::kRight}});
+  for (const auto& variant : variants) {
+    const double share = static_cast<double>(variant->resident_bytes) / static_cast<double>(copy_bytes);
+    table.AddRow({variant->name, std::string(variant->KindName()), FormatBytes(variant->resident_bytes),
+                  variant->IsBase() ? "" : FormatPercent(share)});
+  }
+  const EngineStats stats = engine.Stats();
+  std::cout << table.Render() << "weights    " << FormatBytes(family.registry->ResidentWeightBytes())
+            << " for all, separate copies would take " << FormatBytes(copy_bytes * variants.size()) << "\n"
+            << "KV cache   " << FormatBytes(stats.kv_bytes) << " for "
+            << stats.kv_blocks_total * kernels::kKvBlockTokens << " tokens, context " << engine.options().max_model_len
+            << ", " << engine.options().max_num_seqs << " sequences at once, " << engine.options().n_threads
+            << " threads\n"
+            << "listening  " << address << std::endl;
+}
+
+std::string LogLine(const server::RequestLog& log) {
+  std::string line = log.request_id + " " + log.method + " " + Printable(log.path) + " " + std::to_string(log.status);
+  if (!log.variant.empty()) {
+    line += " model=" + log.variant + " prompt=" + std::to_string(log.prompt_tokens) +
+            " completion=" + std::to_string(log.completion_tokens) + " finish=" + log.finish;
+  }
+  line += " " + FormatFixed(log.seconds * 1e3, 1) + " ms";
+  if (!log.cause.empty()) line += " cause: " + Printable(log.cause);
+  return line;
+}
+
+// The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
+struct Log {
+  explicit Log(const std::string& level)
+      : writer(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
+        logger(std::make_shared<spdlog::async_logger>("deltafold",
+                                                      std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), writer,
+                                                      spdlog::async_overflow_policy::overrun_oldest)) {
+    logger->set_level(spdlog::level::from_str(level));
+    logger->flush_on(spdlog::level::info);
+  }
+  static constexpr size_t kQueuedLines = 8192;
+  std::shared_ptr<spdlog::details::thread_pool> writer;  // writes what is queued before it goes
+  std::shared_ptr<spdlog::async_logger> logger;
+};
+
+// Every connection is a descriptor.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+sigset_t BlockEndingSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+// Until the server has ended. The first signal starts the draining, the second ends the process where it stands.
+void WaitForEnd(server::Server& server, const sigset_t& signals, const ServeOptions& options, spdlog::logger& logger) {
+  constexpr timespec kPause = {.tv_sec = 0, .tv_nsec = 100'000'000};
+  bool draining = false;
+  while (!server.WaitEnded(0)) {
+    const int signal_number = sigtimedwait(&signals, nullptr, &kPause);
+    if (signal_number < 0) continue;
+    if (draining) std::_Exit(128 + signal_number);
+    draining = true;
+    logger.info("shutting down: running answers have {} s, a second signal ends at once", options.shutdown_timeout_s);
+    server.Shutdown(options.shutdown_timeout_s * 1000);
+  }
+}
+
+Status CheckKeys(const ServeOptions& options) {
+  for (const std::string& key : options.api_keys) {
+    if (key.empty()) return InvalidArgument("an API key must not be empty");
+  }
+  return Status::Ok();
+}
+
+server::ServerOptions ToServerOptions(const ServeOptions& options, spdlog::logger& logger) {
+  server::ServerOptions result;
+  result.host = options.host;
+  result.port = options.port;
+  result.api_keys = options.api_keys;
+  result.version = DELTAFOLD_VERSION;
+  result.log = [&logger](const server::RequestLog& log) {
+    logger.log(log.probe ? spdlog::level::debug : spdlog::level::info, LogLine(log));
+  };
+  return result;
+}
+
+Status Serve(ServeOptions options) {
+  TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
+  TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
+  TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
+  DF_RETURN_IF_ERROR(CheckKeys(options));
+  DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options));
+
+  RaiseDescriptorLimit();
+  const sigset_t signals = BlockEndingSignals();  // from here on: every thread started below inherits it
+  DF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartServedEngine(options, family));
+  const Log log(options.log_level);
+  spdlog::logger& logger = *log.logger;
+  ServerMetrics metrics(family.registry->base_name());
+  for (const auto& variant : family.registry->List()) {
+    metrics.AddVariant(
+        {.name = variant->name, .kind = std::string(variant->KindName()), .weight_bytes = variant->resident_bytes});
+  }
+  const auto service = server::MakeTextService(*engine, *family.registry);
+  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(ToServerOptions(options, logger), *service, metrics));
+  if (!options.port_file.empty()) {
+    DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));
+  }
+  const bool v6 = options.host.find(':') != std::string::npos;
+  PrintSummary(family, *engine,
+               "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" + std::to_string(server->port()));
+  if (!IsLoopback(options.host) && options.api_keys.empty()) {
+    logger.warn("ANYONE who reaches {} can use this server: set --api-key or listen on 127.0.0.1", options.host);
+  }
+  WaitForEnd(*server, signals, options, logger);
+  logger.info("stopped");
+  return Status::Ok();
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("serve", "Serve a base and its variants over OpenAI's HTTP interface");
+  const auto options = std::make_shared<ServeOptions>();
+  AddServeOptions(*command, *options);
+  command->callback([options, &exit_code] { exit_code = Report("serve", Serve(*options)); });
+}
+
+}  // namespace df::cli

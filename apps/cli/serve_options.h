@@ -1,0 +1,49 @@
+// The flags of `deltafold serve`: vLLM's names where the meaning is the same.
+#ifndef DELTAFOLD_CLI_SERVE_OPTIONS_H_
+#define DELTAFOLD_CLI_SERVE_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace df::cli {
+
+struct ServeOptions {
+  std::string model;
+  std::string served_model_name;  // "" = the model argument's name
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::string port_file;
+  std::vector<std::string> api_keys;
+  std::vector<std::string> delta_modules, lora_modules;  // NAME=PATH or vLLM's JSON
+  std::string chat_template;
+  size_t max_model_len = 0;
+  size_t max_num_seqs = 64;
+  size_t max_num_batched_tokens = 512;
+  size_t max_queued_requests = 1024;
+  std::string kv_cache_dtype = "auto";
+  uint64_t kv_cache_bytes = 0;
+  size_t n_threads = 0;
+  int64_t shutdown_timeout_s = 30;
+  std::string log_level = "info";
+  bool enable_lora = true, batch_invariant = true;  // accepted: what they ask for always holds
+};
+
+void AddServeOptions(CLI::App& command, ServeOptions& options);
+
+struct ModuleArgument {
+  std::string name;
+  std::string path;
+};
+// "NAME=PATH" or {"name": ..., "path": ...}. kInvalidArgument else.
+Result<ModuleArgument> ParseModule(const std::string& argument);
+
+// Whether only this machine can reach `host`.
+bool IsLoopback(const std::string& host);
+
+}  // namespace df::cli
+
+#endif  // DELTAFOLD_CLI_SERVE_OPTIONS_H_

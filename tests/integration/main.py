@@ -1,0 +1,29 @@
+"""Runs all integration tests. Usage: main.py BINARY [NAME_PART...] (see run.sh)."""
+import sys
+import tempfile
+from pathlib import Path
+
+from client_tests import ClientTests
+from harness import KEY, Server, compress_family, run_tests
+from hostile_tests import HostileTests
+from lifecycle_tests import LifecycleTests
+
+
+def tests_of(instance):
+    group = type(instance).__name__.removesuffix("Tests").lower()
+    return [(f"{group}.{name.removeprefix('test_')}", getattr(instance, name)) for name in vars(type(instance))
+            if name.startswith("test_")]
+
+
+def main():
+    binary, parts = Path(sys.argv[1]), sys.argv[2:]
+    with tempfile.TemporaryDirectory() as directory:
+        deltas = compress_family(binary, Path(directory))
+        lifecycle = tests_of(LifecycleTests(binary, deltas))
+        with Server(binary, deltas, "--api-key", KEY) as server:
+            tests = tests_of(ClientTests(server)) + tests_of(HostileTests(server)) + lifecycle
+            return run_tests(tests, parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
