@@ -20,6 +20,7 @@ void AddVerify(CLI::App& app, int& exit_code);
 void AddChat(CLI::App& app, int& exit_code);
 void AddLogits(CLI::App& app, int& exit_code);
 void AddRun(CLI::App& app, int& exit_code);
+void AddServe(CLI::App& app, int& exit_code);
 void AddVersion(CLI::App& app, int& exit_code);
 
 }  // namespace df::cli

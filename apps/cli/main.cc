@@ -84,6 +84,7 @@ int Main(int argc, char** argv) {
   AddVerify(app, exit_code);
   AddRun(app, exit_code);
   AddChat(app, exit_code);
+  AddServe(app, exit_code);
   AddLogits(app, exit_code);
   AddVersion(app, exit_code);
   try {

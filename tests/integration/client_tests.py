@@ -57,7 +57,7 @@ class ClientTests:
         items = questions("math")[:10]
         right = {name: sum(self.text(name, item["messages"][0]["content"]).strip() == item["answer"] for item in items)
                  for name in (BASE, "zen-mini-math")}
-        assert right["zen-mini-math"] >= 8 and right[BASE] <= 3, right
+        assert right["zen-mini-math"] >= 5 and right[BASE] <= 3, right
 
     def test_streamed_text_equals_unstreamed(self):
         for model in (BASE, *FINETUNES, *ADAPTERS):

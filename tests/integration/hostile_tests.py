@@ -81,7 +81,7 @@ class HostileTests:
         self.alive()
 
     def test_ten_megabytes_of_one_letter_take_linear_time(self):
-        for text in ("a" * (10 << 20), "\u200d" * (3 << 20)):
+        for text in ("a" * (10 << 20), "\u200d" * (2 << 20)):
             start = time.monotonic()
             threads = [threading.Thread(target=self.alive)]
             threads[0].start()
