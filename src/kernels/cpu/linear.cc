@@ -43,6 +43,11 @@ size_t MostRows(std::span<const LinearSet> sets) {
   return n;
 }
 
+// Weight bytes of one tile of outputs, counted again for every four rows: about where products outweigh reading.
+size_t TileWorkBytes(const LinearPlan& plan, size_t n_rows) {
+  return kTileRows * plan.d_in * sizeof(uint16_t) * (1 + n_rows / 4);
+}
+
 // One tile times all rows of the set; block by block, so that rows after the first group find the weights in cache.
 void MultiplyTile(const LinearSet& set, size_t tile, float* sums) {
   const PackedWeight& weight = *set.weight;
@@ -109,7 +114,8 @@ void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   const size_t n_units = (TilesOf(plan.decode) + kUnitTiles - 1) / kUnitTiles;
   const size_t sums_floats = MostRows(plan.decode) * kUnitRows;
   float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * sums_floats);
-  context.pool.ParallelFor(n_units, 1, [&](size_t begin, size_t end, size_t thread) {
+  const size_t grain = Grain(kUnitTiles * TileWorkBytes(plan, MostRows(plan.decode)));
+  context.pool.ParallelFor(n_units, grain, [&](size_t begin, size_t end, size_t thread) {
     for (size_t unit = begin; unit < end; ++unit) {
       for (const LinearSet& set : plan.decode) DecodeUnit(plan, set, unit, memory + thread * sums_floats);
     }
@@ -165,7 +171,8 @@ void PrefillSets(KernelContext& context, const LinearPlan& plan) {
   const size_t panel_floats = kPanelColumns * kTileRows;
   const size_t thread_floats = panel_floats + MostRows(plan.prefill) * kPrefillTiles * kTileRows;
   float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * thread_floats);
-  context.pool.ParallelFor(TilesOf(plan.prefill), 1, [&](size_t begin, size_t end, size_t thread) {
+  const size_t grain = Grain(TileWorkBytes(plan, MostRows(plan.prefill)));
+  context.pool.ParallelFor(TilesOf(plan.prefill), grain, [&](size_t begin, size_t end, size_t thread) {
     float* panel = memory + thread * thread_floats;
     for (const LinearSet& set : plan.prefill) {
       const size_t set_end = std::min(end, (set.d_out + kTileRows - 1) / kTileRows);
