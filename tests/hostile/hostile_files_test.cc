@@ -5,10 +5,12 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "codec/compressor.h"
 #include "format/peft_adapter.h"
 #include "format/safetensors.h"
 #include "model/weights.h"
 #include "testing/status_matchers.h"
+#include "text/tokenizer.h"
 
 namespace df {
 namespace {
@@ -73,6 +75,38 @@ TEST(Hostile, AdapterDirectories) {
     DF_ASSIGN_OR_RETURN(const auto adapter, PeftAdapter::Open(path));
     return testing::StatusOf(LoadAdapter(context, **base, *adapter));
   });
+}
+
+TEST(Hostile, FineTunesToCompress) {
+  ThreadPool pool(1);
+  const std::string out = ::testing::TempDir() + "deltafold-hostile-delta";
+  ExpectAnswers("compress", [&](const std::string& path, const Json& item) -> Status {
+    DF_ASSIGN_OR_RETURN(const auto base, Checkpoint::Open(kRoot + item["base"].get<std::string>()));
+    DF_ASSIGN_OR_RETURN(const auto fine_tune, Checkpoint::Open(path));
+    return testing::StatusOf(Compress(pool, *base, *fine_tune, out, {.replace = true}));
+  });
+}
+
+// The input of a case may be refused or encoded, but only cleanly.
+TEST(Hostile, TokenizerFiles) {
+  ExpectAnswers("tokenizer", [](const std::string& path, const Json& item) -> Status {
+    DF_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(path));
+    if (item.contains("input")) {
+      const auto ids = tokenizer->Encode(item["input"].get<std::string>());
+      if (!ids.ok()) EXPECT_NE(ids.status().code(), StatusCode::kInternal) << ids.status().message();
+    }
+    return Status::Ok();
+  });
+}
+
+TEST(Hostile, EveryKindOfTheIndexIsTried) {
+  std::ifstream index(kRoot + "index.jsonl");
+  for (std::string line; std::getline(index, line);) {
+    const auto kind = testing::ValueOrDie(ParseJson(line))["kind"].get<std::string>();
+    EXPECT_TRUE(kind == "safetensors" || kind == "model" || kind == "adapter" || kind == "compress" ||
+                kind == "tokenizer")
+        << kind;
+  }
 }
 
 }  // namespace
