@@ -2,8 +2,9 @@
 //
 //   out_i = sum_j softmax_j(scale * q_i . k_j) v_j,   j in [max(0, i - window + 1), i]
 //
-// Order of summation over the context depends on the query's absolute position alone (fixed blocks of kKvBlockTokens
-// tokens from position 0), so chunking of a prefill and the batch's other rows change no bit.
+// Order of summation over the context depends on the query's absolute position alone (fixed spans of 64 tokens from
+// position 0, online softmax), in prefill as in decode: how a prefill is chunked, the batch's other rows and the
+// threads change no bit. Scratch does not grow with the context. Cost: see cost_attention.h.
 #ifndef DELTAFOLD_KERNELS_ATTENTION_H_
 #define DELTAFOLD_KERNELS_ATTENTION_H_
 
@@ -25,7 +26,7 @@ struct KvLayerView {
   void* keys = nullptr;
   void* values = nullptr;
   size_t n_kv_heads = 0;
-  size_t head_dim = 0;
+  size_t head_dim = 0;  // even
 };
 
 // Rows [begin, end) of the batch: consecutive positions of one sequence, the first at `position`.
