@@ -56,7 +56,8 @@ struct Usage {
   int64_t queue_us = 0;          // from submission to the first step with this request; 0 before its first token
 };
 
-// One generation under way. Owned by its client, used from one thread at a time. Destroyed before the end: cancelled.
+// One generation under way. Owned by its client, used from one thread at a time, outlived by its engine. Destroyed
+// before the end: cancelled.
 class TextStream {
  public:
   virtual ~TextStream() = default;

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "base/thread_pool.h"
 #include "engine/kv_cache.h"
@@ -25,15 +26,13 @@ uint64_t ReadNumber(const char* path) {
   return file >> value ? value : 0;
 }
 
-uint64_t MemAvailableBytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  uint64_t kilobytes = 0;
-  while (file >> name >> kilobytes) {
-    if (name == "MemAvailable:") return kilobytes * 1024;
-    std::getline(file, unit);
-  }
-  return 0;
+// The number behind `name` in a file of "name number" lines; 0 when there is none.
+uint64_t ReadNamedNumber(const char* path, std::string_view name) {
+  std::ifstream file(path);
+  std::string found, rest;
+  uint64_t value = 0;
+  while (file >> found >> value && found != name) std::getline(file, rest);
+  return found == name ? value : 0;
 }
 
 Status CheckRange(const char* name, size_t value, size_t max) {
@@ -77,11 +76,14 @@ Status SizeKvCache(EngineOptions& options, uint64_t block_bytes, uint64_t availa
 }  // namespace
 
 uint64_t AvailableMemoryBytes() {
-  uint64_t available = MemAvailableBytes();
+  const uint64_t available = ReadNamedNumber("/proc/meminfo", "MemAvailable:") * 1024;
   const uint64_t limit = ReadNumber("/sys/fs/cgroup/memory.max");  // "max" reads as 0: no limit
+  if (limit == 0) return available;
+  // Pages of files that were not used lately count as used, but go when they are needed.
   const uint64_t used = ReadNumber("/sys/fs/cgroup/memory.current");
-  if (limit > 0) available = std::min(available, limit > used ? limit - used : 1);
-  return available;
+  const uint64_t reclaimable = ReadNamedNumber("/sys/fs/cgroup/memory.stat", "inactive_file");
+  const uint64_t held = used - std::min(used, reclaimable);
+  return std::min(available, limit - std::min(limit, held));
 }
 
 Result<EngineOptions> ResolveOptions(const ModelConfig& config, EngineOptions options, uint64_t available_bytes) {
