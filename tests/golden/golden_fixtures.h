@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rng.h"
 #include "format/safetensors.h"
 #include "kernels/target.h"
 #include "model/decoder.h"
