@@ -26,6 +26,7 @@ DEMO = ROOT / "demo"
 COMPRESS = ["--scale", "rank1"]
 READY_S = 60
 REQUEST_S = 120
+MAX_IN_FLIGHT = 512  # requests; `serve` queues 1024 by default
 MAX_TOKENS = 64  # the longest answer of the evaluation sets has 42
 
 
@@ -189,7 +190,7 @@ def ask_everyone(server, family, n_items):
         variant["items"] = read_items(variant["eval"], n_items)
     jobs = [(variant, item) for variant in family["variants"] for item in variant["items"]]
     start = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2 * len(jobs)) as pool:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=min(2 * len(jobs), MAX_IN_FLIGHT)) as pool:
         own = [pool.submit(ask, server, variant["name"], item) for variant, item in jobs]
         bases = [pool.submit(ask, server, base, item) for _, item in jobs]
         try:
@@ -294,6 +295,7 @@ def run(options):
     print(f"  {n_tokens} tokens in {seconds:.1f} s, {n_tokens / seconds:.0f} tokens/s in all\n")
 
     print_table(family, full_bytes)
+    print(f"tok/s: tokens of an answer over its time, waiting included, while {min(n_requests, MAX_IN_FLIGHT)} requests share the machine")
     print(f"\nWeights in memory   {megabytes(memory['weight_bytes']):>10}   base and {n_members - 1} variants, one copy of the base"
           f"\nSeparate copies     {megabytes(memory['copies_bytes']):>10}   {n_members} models of {megabytes(full_bytes)}"
           f"\nThe process         {megabytes(memory['rss_bytes']):>10}   resident, with KV cache, tokenizers, code and libraries")
