@@ -15,9 +15,9 @@
 
 #include "codec/bound_variant.h"
 #include "codec/decode.h"
-#include "codec/made_checkpoint.h"
 #include "codec/materialize.h"
 #include "codec/verify.h"
+#include "testing/made_checkpoint.h"
 
 namespace df {
 namespace {

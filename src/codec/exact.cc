@@ -16,7 +16,7 @@ Buffer<double> RowChanges(ThreadPool& pool, const WeightPair& pair) {
   const size_t n_common = std::min(d_out, MatrixRows(pair.base));
   Buffer<double> changes(d_out);
   Mat<float> row_of_thread(pool.n_threads(), MatrixCols(pair.fine_tune));
-  pool.ParallelFor(d_out, 1, [&](size_t begin, size_t end, size_t thread) {
+  pool.ParallelFor(d_out, RowGrain(MatrixCols(pair.fine_tune)), [&](size_t begin, size_t end, size_t thread) {
     const std::span<float> d = row_of_thread.view().RowSpan(thread);
     for (size_t row = begin; row < end; ++row) {
       if (row < n_common) {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "codec/compressor.h"
-#include "codec/made_checkpoint.h"
+#include "testing/made_checkpoint.h"
 
 namespace df {
 namespace {

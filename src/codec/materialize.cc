@@ -123,7 +123,7 @@ class CheckpointMaker {
     std::atomic<bool> fits{true};
     for (size_t first = 0; first < decoder.d_out(); first += block_rows) {
       const size_t n_rows = std::min(block_rows, decoder.d_out() - first);
-      pool_.ParallelFor(n_rows, 1, [&](size_t begin, size_t end, size_t thread) {
+      pool_.ParallelFor(n_rows, RowGrain(decoder.d_in()), [&](size_t begin, size_t end, size_t thread) {
         const std::span<float> row = row_of_thread.view().RowSpan(thread);
         for (size_t r = begin; r < end; ++r) {
           decoder.Decode(first + r, row);

@@ -59,7 +59,7 @@ std::span<const float> ResidualRow(SignEncoder& encoder, size_t row, size_t thre
 // Writes the signs of R and gives sum_j |R_ij|, [n_rows].
 Buffer<double> WriteSigns(SignEncoder& encoder, uint8_t* bits) {
   Buffer<double> row_sums(encoder.n_rows);
-  encoder.pool.ParallelFor(encoder.n_rows, 1, [&](size_t begin, size_t end, size_t thread) {
+  encoder.pool.ParallelFor(encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
     for (size_t row = begin; row < end; ++row) {
       const std::span<const float> r = ResidualRow(encoder, row, thread);
       row_ops::PackSigns(r, bits + row * SignRowBytes(encoder.d_in));
@@ -82,7 +82,8 @@ constexpr size_t kMaxParts = 64;
 void PowerStep(SignEncoder& encoder, std::span<const double> v, std::span<double> u, std::span<double> sum) {
   const size_t n_parts = std::min(kMaxParts, encoder.n_rows);
   Mat<double> part_sums(n_parts, encoder.d_in);
-  encoder.pool.ParallelFor(n_parts, 1, [&](size_t begin, size_t end, size_t thread) {
+  const size_t part_rows = (encoder.n_rows + n_parts - 1) / n_parts;
+  encoder.pool.ParallelFor(n_parts, RowGrain(part_rows * encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
     for (size_t part = begin; part < end; ++part) {
       const size_t last = encoder.n_rows * (part + 1) / n_parts;
       for (size_t row = encoder.n_rows * part / n_parts; row < last; ++row) {
@@ -161,7 +162,7 @@ void SetScale(SignEncoder& encoder, ScaleKind kind, std::span<const double> row_
 Quality MeasureQuality(SignEncoder& encoder) {
   Buffer<ErrorSums> rows(encoder.n_rows);
   Mat<float> differences(encoder.pool.n_threads(), encoder.d_in);
-  encoder.pool.ParallelFor(encoder.n_rows, 1, [&](size_t begin, size_t end, size_t thread) {
+  encoder.pool.ParallelFor(encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
     const std::span<float> d = differences.view().RowSpan(thread);
     const std::span<float> r = encoder.row_of_thread.view().RowSpan(thread);
     for (size_t row = begin; row < end; ++row) {

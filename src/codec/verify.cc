@@ -27,7 +27,7 @@ Quality Measure(ThreadPool& pool, const BoundWeight& weight, const TensorView& f
   const size_t d_in = decoder.d_in();
   Buffer<ErrorSums> rows(decoder.d_out());
   Mat<float> buffers(3 * pool.n_threads(), d_in);
-  pool.ParallelFor(decoder.d_out(), 1, [&](size_t begin, size_t end, size_t thread) {
+  pool.ParallelFor(decoder.d_out(), RowGrain(d_in), [&](size_t begin, size_t end, size_t thread) {
     const std::span<float> w = buffers.view().RowSpan(3 * thread), d = buffers.view().RowSpan(3 * thread + 1);
     const std::span<float> decoded = buffers.view().RowSpan(3 * thread + 2);
     for (size_t row = begin; row < end; ++row) {

@@ -1,6 +1,6 @@
-// Small random checkpoints for the tests of this folder.
-#ifndef DELTAFOLD_CODEC_MADE_CHECKPOINT_H_
-#define DELTAFOLD_CODEC_MADE_CHECKPOINT_H_
+// Small random checkpoints for tests.
+#ifndef DELTAFOLD_TESTING_MADE_CHECKPOINT_H_
+#define DELTAFOLD_TESTING_MADE_CHECKPOINT_H_
 
 #include <unistd.h>
 
@@ -115,4 +115,4 @@ inline std::vector<float> Floats(const TensorView& view) {
 
 }  // namespace df::testing
 
-#endif  // DELTAFOLD_CODEC_MADE_CHECKPOINT_H_
+#endif  // DELTAFOLD_TESTING_MADE_CHECKPOINT_H_
