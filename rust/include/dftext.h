@@ -2,8 +2,8 @@
  *
  * Every function that can fail returns a dft_code and, unless it is DFT_OK, writes a message to `error`. No Rust panic
  * crosses this border: it comes back as DFT_PANIC. Buffers are owned by the caller and freed with dft_buffer_free;
- * on entry they must be zero or freed. Text is UTF-8; other bytes are DFT_INVALID_ARGUMENT. Tokenizers and templates are
- * immutable and may be used by many threads at once; a stream belongs to one thread at a time. */
+ * on entry they must be zero or freed. Text is UTF-8; other bytes are DFT_INVALID_ARGUMENT. Tokenizers and templates
+ * are immutable and may be used by many threads at once; a stream belongs to one thread at a time. */
 #ifndef DFTEXT_H_
 #define DFTEXT_H_
 

@@ -24,8 +24,8 @@ constexpr Bf16 ToBf16(float value) {
   return {static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-// Without branches, so that loops over it become vectors: the half's bits, moved to a float's place, are 2^112 times too
-// small (bias 127 - 15), exactly so for subnormals too; infinity and NaN then need a float's largest exponent.
+// Without branches, so that loops over it become vectors: the half's bits, moved to a float's place, are 2^112 times
+// too small (bias 127 - 15), exactly so for subnormals too; infinity and NaN then need a float's largest exponent.
 constexpr float ToFloat(F16 value) {
   const uint32_t magnitude = uint32_t{value.bits & 0x7FFFu} << 13;
   const uint32_t special = magnitude >= 0x0F800000u ? 0x7F800000u : 0u;

@@ -2,12 +2,12 @@
 //
 //   y = gain * ( W x + sum_p row_p * ((col_p * x) S_p^T) + sum_q scale_q (x A_q^T) B_q^T ) + bias
 //
-// where W is the base weight or the segment's raw replacement. For outputs listed in `rows` the row's value stands for W
-// and all planes (low-rank pairs, gain and bias still apply: an adapter may lie on top of a changed row). Outputs beyond
-// the base's d_out that no row covers see W = 0.
-// Decode rows: base weights are read once for all of them, signs by exact permute tables. Prefill rows: one blocked GEMM
-// per segment, the signs folded into the weight tile while it is unpacked (W_eff exists as a tile only, in f32).
-// A step with both phases reads the base once for each. Cost: see cost.h.
+// where W is the base weight or the segment's raw replacement. For outputs listed in `rows` the row's value stands for
+// W and all planes (low-rank pairs, gain and bias still apply: an adapter may lie on top of a changed row). Outputs
+// beyond the base's d_out that no row covers see W = 0. Decode rows: base weights are read once for all of them, signs
+// by exact permute tables. Prefill rows: one blocked GEMM per segment, the signs folded into the weight tile while it
+// is unpacked (W_eff exists as a tile only, in f32). A step with both phases reads the base once for each. Cost: see
+// cost.h.
 #ifndef DELTAFOLD_KERNELS_LINEAR_H_
 #define DELTAFOLD_KERNELS_LINEAR_H_
 
@@ -31,15 +31,16 @@ struct LinearSegment {
 };
 
 struct LinearWeight {
-  PackedWeight weight;   // [d_out, d_in]
-  Buffer<float> bias;    // [d_out] or empty
+  PackedWeight weight;  // [d_out, d_in]
+  Buffer<float> bias;   // [d_out] or empty
 };
 
 // x [n, d_in] f32, y [n, >= max d_out] f32 (a segment writes its own d_out columns), not aliasing. Any alignment, any
 // stride >= cols. Sums run in f32 over fixed blocks of at most 512 columns:
 //   |y - exact| <= (512 + ceil(d_in/512) + rank + 8) * 2^-24 * m,   m = the same formula over absolute values.
-// The path and the order of summation of a row depend on (phase, weights, delta) alone: bits do not change with the other
-// rows, the segments' order or the number of threads. No allocation once context.scratch has grown. Engine thread only.
+// The path and the order of summation of a row depend on (phase, weights, delta) alone: bits do not change with the
+// other rows, the segments' order or the number of threads. No allocation once context.scratch has grown. Engine thread
+// only.
 void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
             MatView<const float> x, MatView<float> y);
 

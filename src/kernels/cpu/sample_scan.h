@@ -19,8 +19,8 @@ struct RowScan {
 // The largest logit of the row and of every block, block_largest [VocabBlocks(logits.size())].
 RowScan ScanRow(std::span<const float> logits, float* block_largest);
 
-// weights[i] = exp((logits[i] - largest) / temperature), f32; weights may be logits. Relative error <= 2 ulp and what the
-// rounded exponent makes of it, 2^-23 of its size.
+// weights[i] = exp((logits[i] - largest) / temperature), f32; weights may be logits. Relative error <= 2 ulp and what
+// the rounded exponent makes of it, 2^-23 of its size.
 void WeighLogits(std::span<const float> logits, float largest, float temperature, float* weights);
 
 // block_mass[b] = sum of the block's weights; returns the sum over all blocks. The order is fixed by the size alone.
