@@ -1,22 +1,20 @@
 #include "cli/family.h"
 
-#include <filesystem>
+#include <string>
+
+#include "cli/model_argument.h"
 
 namespace df::cli {
 namespace {
 
-// "org/name" stays as it is; of a path the last part counts.
-std::string NameOf(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return path;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored).lexically_normal();
-  return absolute.has_filename() ? absolute.filename().string() : absolute.parent_path().filename().string();
-}
-
 Status AddVariant(KernelContext& context, const std::string& argument, Family& family) {
   const size_t equals = argument.find('=');
   const std::string path = equals == std::string::npos ? argument : argument.substr(equals + 1);
-  const std::string name = equals == std::string::npos ? NameOf(path) : argument.substr(0, equals);
+  std::string name = argument.substr(0, equals);
+  if (equals == std::string::npos) {
+    DF_ASSIGN_OR_RETURN(const ModelArgument resolved, ResolveModel(path));
+    name = resolved.name;
+  }
   DF_ASSIGN_OR_RETURN(auto variant, LoadVariant(context, family.base, name, path));
   return family.registry->Add(std::move(variant));
 }
@@ -60,7 +58,8 @@ void AddSamplingOptions(CLI::App& command, SamplingOptions& options) {
 Result<Family> LoadFamily(const FamilyOptions& options) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   Family family;
-  DF_ASSIGN_OR_RETURN(family.base, LoadBaseVariant(context, NameOf(options.model), options.model));
+  DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
+  DF_ASSIGN_OR_RETURN(family.base, LoadBaseVariant(context, model.name, options.model));
   family.registry = std::make_unique<Registry>(family.base.variant->name, family.base.variant);
   for (const std::string& argument : options.variants) DF_RETURN_IF_ERROR(AddVariant(context, argument, family));
   DF_ASSIGN_OR_RETURN(family.chosen, Choose(family, options.use));

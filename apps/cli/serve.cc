@@ -76,9 +76,8 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options) {
   modules.insert(modules.end(), options.lora_modules.begin(), options.lora_modules.end());
   for (const std::string& argument : modules) {
     DF_ASSIGN_OR_RETURN(const ModuleArgument module, ParseModule(argument));
-    auto variant = LoadVariant(context, family.base, module.name, module.path);
-    if (!variant.ok()) return variant.status().Annotate("variant \"" + module.name + "\"");
-    DF_RETURN_IF_ERROR(family.registry->Add(std::move(*variant)));
+    DF_ASSIGN_OR_RETURN(auto variant, LoadVariant(context, family.base, module.name, module.path));
+    DF_RETURN_IF_ERROR(family.registry->Add(std::move(variant)));
   }
   return family;
 }
