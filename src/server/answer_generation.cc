@@ -72,7 +72,7 @@ void LogAnswer(Connection& connection, const RunningAnswer& answer) {
 // What ends the answer for another reason than its own end.
 std::optional<ApiError> Interruption(Connection& connection, const RunningAnswer& answer) {
   if (answer.failure()) return FromStatus(*answer.failure());
-  if (connection.state().cancelling) return ShuttingDown();
+  if (connection.state().cancelling && !answer.ended()) return ShuttingDown();
   return std::nullopt;
 }
 
