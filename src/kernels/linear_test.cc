@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +17,7 @@ namespace {
 
 // A base layer with some variants of it, stored and packed.
 struct Family {
-  Family(size_t d_out, size_t d_in, DType dtype, bool with_bias, uint64_t seed) : store(seed), context(1) {
+  Family(size_t d_out, size_t d_in, DType dtype, bool with_bias, uint64_t seed) : store(seed), context(1), threads(2) {
     weight = store.Random(dtype, {d_out, d_in}, -0.1F, 0.1F);
     base.weight = PackWeight(context, weight);
     if (!with_bias) return;
@@ -46,7 +48,9 @@ struct Family {
   }
 
   TensorStore store;
+  // One of each for all calls: on a busy machine a thread takes longer to start than these products.
   KernelContext context;
+  KernelContext threads;
   TensorView weight;
   std::optional<TensorView> bias;
   LinearWeight base;
@@ -96,17 +100,17 @@ std::string Describe(const Family& family, const std::string& target, Phase phas
 }
 
 // Every variant alone and in both phases against the formula.
-void CheckFamily(const Family& family, size_t n_rows) {
+void CheckFamily(Family& family, size_t n_rows) {
   TensorStore store(99);
   const Mat<float> x = RandomRows(store, n_rows, family.base.weight.d_in);
   for (int variant = -1; variant < static_cast<int>(family.stored.size()); ++variant) {
     const std::vector<ExactValue> exact = family.Exact(variant)(x.view());
     OnEveryTarget([&](const std::string& target) {
       for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
-        KernelContext context(2);
         Mat<float> y(n_rows, family.MaxOut());
         const LinearSegment segment = {.begin = 0, .end = n_rows, .phase = phase, .delta = family.Packed(variant)};
-        Linear(context, family.base, {&segment, 1}, x.view(), y.view());
+        Linear(phase == Phase::kDecode ? family.context : family.threads, family.base, {&segment, 1}, x.view(),
+               y.view());
         ExpectNear(family, variant, x.view(), y.view(), exact, Describe(family, target, phase));
       }
     });
@@ -123,7 +127,8 @@ TEST(Linear, BaseIsWithinItsBoundForEveryElementTypeAndSize) {
                                    {64, 130}, {33, 513}, {40, 4104}, {33, 14336}};
   for (const Size size : sizes) {
     for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) {
-      CheckFamily(Family(size.d_out, size.d_in, dtype, true, size.d_in), 3);
+      Family family(size.d_out, size.d_in, dtype, true, size.d_in);
+      CheckFamily(family, 3);
     }
   }
 }
@@ -190,14 +195,13 @@ TEST(Linear, EveryRowCountIsWithinTheBound) {
   const std::vector<ExactValue> signs = family.Exact(variant)(x.view());
   OnEveryTarget([&](const std::string& target) {
     if (target == "scalar") return;
-    KernelContext context(2);
     for (size_t n = 1; n <= 40; ++n) {
       for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
         for (const int v : {-1, variant}) {
           Mat<float> y(n, 65);
           const LinearSegment segment = {.begin = 0, .end = n, .phase = phase, .delta = family.Packed(v)};
           const MatView<const float> rows(x.Row(0), n, 513);
-          Linear(context, family.base, {&segment, 1}, rows, y.view());
+          Linear(family.context, family.base, {&segment, 1}, rows, y.view());
           const std::vector<ExactValue>& exact = v < 0 ? base : signs;
           const std::vector<ExactValue> first(exact.data(), exact.data() + 65 * n);
           ExpectNear(family, v, rows, y.view(), first, target + " rows " + std::to_string(n));
@@ -216,10 +220,9 @@ TEST(Linear, ErrorOfLongSumsIsBelowOneMillionth) {
     const std::vector<ExactValue> exact = family.Exact(variant)(x.view());
     OnEveryTarget([&](const std::string& target) {
       for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
-        KernelContext context(1);
         Mat<float> y(4, size.d_out);
         const LinearSegment segment = {.begin = 0, .end = 4, .phase = phase, .delta = family.Packed(variant)};
-        Linear(context, family.base, {&segment, 1}, x.view(), y.view());
+        Linear(family.threads, family.base, {&segment, 1}, x.view(), y.view());
         double error = 0, norm = 0;
         for (size_t i = 0; i < exact.size(); ++i) {
           error += std::pow(y.Row(0)[i] - exact[i].value, 2);
@@ -238,14 +241,13 @@ TEST(Linear, TouchesOnlyItsRowsAndColumnsWhateverTheStrides) {
   const Mat<float> x = RandomRows(store, 8, 37);  // stride 37, 30 used
   const MatView<const float> view(x.Row(0), 8, 30, 37);
   OnEveryTarget([&](const std::string& target) {
-    KernelContext context(2);
     Mat<float> y(8, 51);
     std::fill_n(y.Row(0), 8 * 51, 7.0F);
     const std::vector<LinearSegment> segments = {
         {.begin = 1, .end = 3, .phase = Phase::kDecode, .delta = nullptr},
         {.begin = 3, .end = 3, .phase = Phase::kPrefill, .delta = family.Packed(small)},
         {.begin = 5, .end = 7, .phase = Phase::kPrefill, .delta = family.Packed(small)}};
-    Linear(context, family.base, segments, view, {y.Row(0), 8, 45, 51});
+    Linear(family.threads, family.base, segments, view, {y.Row(0), 8, 45, 51});
     for (size_t row = 0; row < 8; ++row) {
       const size_t written = row == 1 || row == 2 ? 40 : row == 5 || row == 6 ? 20 : 0;
       for (size_t col = 0; col < 51; ++col) EXPECT_EQ(y.Row(row)[col] == 7.0F, col >= written) << target << row;
@@ -278,12 +280,11 @@ struct Placed {
   Phase phase;
 };
 
-std::vector<float> Alone(const Family& family, const Mat<float>& inputs, const Placed& placed) {
-  KernelContext context(1);
+std::vector<float> Alone(Family& family, const Mat<float>& inputs, const Placed& placed) {
   Mat<float> y(1, family.MaxOut());
   const LinearSegment segment = {.begin = 0, .end = 1, .phase = placed.phase, .delta = family.Packed(placed.variant)};
   const MatView<const float> x(inputs.Row(placed.source), 1, inputs.cols());
-  Linear(context, family.base, {&segment, 1}, x, y.view());
+  Linear(family.context, family.base, {&segment, 1}, x, y.view());
   return {y.Row(0), y.Row(0) + family.Exact(placed.variant).d_out()};
 }
 
@@ -323,12 +324,14 @@ TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
   constexpr size_t kInputs = 12;
   TensorStore store(7);
   const Mat<float> inputs = RandomRows(store, kInputs, 530);
+  std::list<KernelContext> contexts;
+  for (size_t n_threads = 1; n_threads <= 3; ++n_threads) contexts.emplace_back(n_threads);
   OnEveryTarget([&](const std::string& target) {
     for (int round = 0; round < (target == "scalar" ? 2 : 24); ++round) {
       const std::vector<Placed> batch = RandomBatch(store, family, kInputs);
       Mat<float> x(batch.size(), 530);
       for (size_t i = 0; i < batch.size(); ++i) std::copy_n(inputs.Row(batch[i].source), 530, x.Row(i));
-      KernelContext context(static_cast<size_t>(1 + round % 3));
+      KernelContext& context = *std::next(contexts.begin(), round % 3);
       Mat<float> y(batch.size(), family.MaxOut());
       Linear(context, family.base, SegmentsOf(family, batch), x.view(), y.view());
       for (size_t i = 0; i < batch.size(); ++i) {
@@ -350,10 +353,9 @@ TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
   OnEveryTarget([&](const std::string& target) {
     if (target == "scalar") return;
     for (const int variant : {-1, 0}) {
-      KernelContext context(2);
       Mat<float> y(n, 64);
       const LinearSegment segment = {.begin = 0, .end = n, .phase = Phase::kPrefill, .delta = family.Packed(variant)};
-      Linear(context, family.base, {&segment, 1}, x.view(), y.view());
+      Linear(family.threads, family.base, {&segment, 1}, x.view(), y.view());
       for (size_t row = 0; row < n; row += 37) {
         const std::vector<float> alone = Alone(family, x, {row, variant, Phase::kPrefill});
         ASSERT_EQ(std::memcmp(alone.data(), y.Row(row), 64 * sizeof(float)), 0) << target << " row " << row;

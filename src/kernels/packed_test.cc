@@ -31,11 +31,11 @@ struct Shape2 {
 const std::vector<Shape2> kShapes = {{1, 1}, {31, 7}, {32, 32}, {33, 64}, {72, 100}, {64, 513}, {257, 130}, {40, 4104}};
 
 TEST(PackWeight, KeepsEveryElementOnEveryTarget) {
+  KernelContext context(2);
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
     for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) {
       for (const Shape2 shape : kShapes) {
-        KernelContext context(2);
         // One byte off: stored tensors may be misaligned.
         const std::vector<uint8_t> bytes = RandomBytes(shape.d_out * shape.d_in * DTypeBytes(dtype) + 1, shape.d_in);
         const TensorView view = {dtype, {shape.d_out, shape.d_in}, Bytes(bytes).subspan(1)};
@@ -92,10 +92,10 @@ TEST(PackWeight, GivesTheSourceBackInOrderAndWhole) {
 }
 
 TEST(PackDelta, KeepsSignsAndScalesOnEveryTarget) {
+  KernelContext context(2);
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
     for (const Shape2 shape : kShapes) {
-      KernelContext context(2);
       const size_t row_bytes = SignRowBytes(shape.d_in);
       const std::vector<uint8_t> bits = RandomBytes(shape.d_out * row_bytes, 11);
       std::vector<float> row(shape.d_out), col(shape.d_in);

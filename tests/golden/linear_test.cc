@@ -55,8 +55,8 @@ TEST(LinearGolden, SignsWithRowScalesMatchTheReferenceForEveryBatch) {
   size_t n_batches = 0;
   for (const std::string name : {"out1_in1", "out33_in7", "out64_in64", "out72_in100", "out256_in96", "out512_in130"}) {
     const auto file = OpenLayer(name + ".safetensors");
+    KernelContext context(1);
     OnEveryTargetAndPhase([&](Phase phase, const std::string& what) {
-      KernelContext context(2);
       LinearWeight base;
       base.weight = PackWeight(context, *file->FindOrNull("weight"));
       const PackedDelta delta = PackSigns(context, *file, "");
@@ -82,9 +82,9 @@ TEST(LinearGolden, SignsWithRowScalesMatchTheReferenceForEveryBatch) {
 TEST(LinearGolden, AMixedBatchMatchesTheReference) {
   const auto file = OpenLayer("mixed_batch.safetensors");
   const std::vector<float> x = ReadAll(*file, "x"), want = ReadAll(*file, "y");
+  KernelContext context(2);
   const std::vector<int32_t> variant = testing::ReadIds(*file, "variant");
   OnEveryTargetAndPhase([&](Phase phase, const std::string& what) {
-    KernelContext context(2);
     LinearWeight base;
     base.weight = PackWeight(context, *file->FindOrNull("weight"));
     std::vector<PackedDelta> deltas;
