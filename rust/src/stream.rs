@@ -38,7 +38,7 @@ impl StreamKind {
                 Some("Strip") if fused && part["stop"] == 0 => {}
                 Some(_) if fused => return StreamKind::Deferred,
                 Some("ByteFallback") => byte_fallback = true,
-                Some("Strip" | "Replace" | "Metaspace" | "WordPiece" | "BPEDecoder" | "CTC") => {}
+                Some("Strip" | "Replace" | "Metaspace" | "WordPiece" | "CTC") => {}
                 _ => return StreamKind::Deferred,
             }
         }

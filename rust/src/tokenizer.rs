@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::de::DeserializeOwned;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{json, Value};
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::tokenizer::{
@@ -26,18 +28,40 @@ struct AddedEntry {
     token: AddedToken,
 }
 
-/// The whole file. Truncation and padding are left out on purpose: they are the training script's, not the model's.
+/// The whole file, each part still as text. Truncation and padding are left out on purpose: they are the training
+/// script's, not the model's.
 #[derive(Deserialize)]
-struct TokenizerFile {
+struct TokenizerFile<'a> {
     #[serde(default)]
     version: Option<String>,
-    #[serde(default)]
-    added_tokens: Vec<AddedEntry>,
-    normalizer: Option<NormalizerWrapper>,
-    pre_tokenizer: Option<PreTokenizerWrapper>,
-    post_processor: Option<PostProcessorWrapper>,
-    decoder: Option<DecoderWrapper>,
-    model: ModelWrapper,
+    #[serde(default, borrow)]
+    added_tokens: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    decoder: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: &'a RawValue,
+}
+
+/// One part of the file; an error names it and its type.
+fn part<T: DeserializeOwned>(name: &str, raw: Option<&RawValue>) -> Outcome<Option<T>> {
+    let Some(raw) = raw.filter(|raw| raw.get() != "null") else { return Ok(None) };
+    serde_json::from_str(raw.get()).map(Some).map_err(|e| {
+        #[derive(Deserialize)]
+        struct Typed {
+            r#type: String,
+        }
+        let of_type = match serde_json::from_str::<Typed>(raw.get()) {
+            Ok(typed) => format!(" of type \"{}\"", shorten(&typed.r#type)),
+            Err(_) => String::new(),
+        };
+        Failure::corrupt(format!("{name}{of_type}: {}", shorten(&e.to_string())))
+    })
 }
 
 pub struct Tokenizer {
@@ -62,39 +86,44 @@ impl Tokenizer {
         let file: TokenizerFile = serde_json::from_slice(json)
             .map_err(|e| Failure::corrupt(format!("not a tokenizer: {}", shorten(&e.to_string()))))?;
         check_version(&file.version)?;
-        check_model(&file.model)?;
-        let vocab = file.model.get_vocab();
-        let max_bytes_per_token = bound::max_bytes_per_token(&file.model, &vocab, &file.normalizer, &file.pre_tokenizer);
+        let model: ModelWrapper =
+            part("model", Some(file.model))?.ok_or_else(|| Failure::corrupt("not a tokenizer: model is null"))?;
+        check_model(&model)?;
+        let entries: Vec<AddedEntry> = part("added_tokens", file.added_tokens)?.unwrap_or_default();
+        check_added(&entries)?;
+        let normalizer: Option<NormalizerWrapper> = part("normalizer", file.normalizer)?;
+        let pre_tokenizer: Option<PreTokenizerWrapper> = part("pre_tokenizer", file.pre_tokenizer)?;
+        let decoder: Option<DecoderWrapper> = part("decoder", file.decoder)?;
+        let (prefix, suffix) = surroundings(&part("post_processor", file.post_processor)?)?;
 
+        let vocab = model.get_vocab();
+        let max_bytes_per_token = bound::max_bytes_per_token(&model, &vocab, &normalizer, &pre_tokenizer);
         let mut added = AddedVocabulary::new();
-        check_added(&file.added_tokens)?;
         added
-            .add_tokens(file.added_tokens.iter().map(|t| t.token.clone()), &file.model, file.normalizer.as_ref())
+            .add_tokens(entries.iter().map(|t| t.token.clone()), &model, normalizer.as_ref())
             .map_err(|e| Failure::unbox(e, Code::Corrupt, "added_tokens"))?;
-        check_ids(&vocab, &file.added_tokens, &added, &file.model)?;
-        let mut added_list: Vec<(u32, AddedToken)> =
-            file.added_tokens.into_iter().map(|t| (t.id, t.token)).collect();
+        check_ids(&vocab, &entries, &added, &model)?;
+        let mut added_list: Vec<(u32, AddedToken)> = entries.into_iter().map(|t| (t.id, t.token)).collect();
         added_list.sort_by_key(|(id, _)| *id);
 
         let max_id = vocab.values().copied().chain(added_list.iter().map(|(id, _)| *id)).max().unwrap_or(0);
         let longest_added = added_list.iter().map(|(_, t)| t.content.len()).max().unwrap_or(0);
         let swallows = added_list.iter().any(|(_, t)| t.lstrip || t.rstrip);
-        let (prefix, suffix) = surroundings(&file.post_processor)?;
         check_surroundings(&prefix, &suffix, max_id)?;
         Ok(Tokenizer {
-            matchers: Matchers::new(&added_list, file.normalizer.as_ref())?,
-            stages: PreTokenizeStage::list(file.pre_tokenizer)?,
-            stream_kind: StreamKind::of(&file.decoder),
+            matchers: Matchers::new(&added_list, normalizer.as_ref())?,
+            stages: PreTokenizeStage::list(pre_tokenizer)?,
+            stream_kind: StreamKind::of(&decoder),
             special_texts: added_list.iter().filter(|(_, t)| t.special).map(|(_, t)| t.content.clone()).collect(),
-            memory_bytes: estimate_memory(&file.model, &vocab, &added_list),
+            memory_bytes: estimate_memory(&model, &vocab, &added_list),
             max_bytes_per_token: if swallows || max_bytes_per_token == 0 {
                 0
             } else {
                 max_bytes_per_token.max(longest_added)
             },
-            model: file.model,
-            normalizer: file.normalizer,
-            decoder: file.decoder,
+            model,
+            normalizer,
+            decoder,
             prefix,
             suffix,
             added,
@@ -149,6 +178,9 @@ impl Tokenizer {
 
     /// Spellings to text.
     pub fn join(&self, tokens: Vec<String>) -> Outcome<String> {
+        if tokens.is_empty() {
+            return Ok(String::new()); // one of the library's decoders panics on it
+        }
         match &self.decoder {
             Some(decoder) => decoder.decode(tokens).map_err(|e| Failure::unbox(e, Code::Corrupt, "decoder")),
             None => Ok(tokens.join(" ")),

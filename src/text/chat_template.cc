@@ -10,7 +10,8 @@
 namespace df {
 namespace {
 
-constexpr size_t kMaxSourceBytes = size_t{1} << 20;
+// The largest known template has 40 KB.
+constexpr size_t kMaxSourceBytes = size_t{256} << 10;
 
 // What the template is given by us, and what its environment defines.
 constexpr std::array<std::string_view, 16> kReservedNames = {"messages",

@@ -39,7 +39,7 @@ struct RenderOptions {
 // Immutable and thread-safe.
 class ChatTemplate {
  public:
-  // The only errors are kResourceExhausted (source above 1 MiB) and kCorrupt (does not compile; names the line).
+  // The only errors are kResourceExhausted (source above 256 KiB) and kCorrupt (does not compile; names the line).
   static Result<std::shared_ptr<const ChatTemplate>> Compile(ChatTemplateSource source);
   ~ChatTemplate();
   ChatTemplate(const ChatTemplate&) = delete;

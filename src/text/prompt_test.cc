@@ -158,7 +158,7 @@ TEST(EncodeChat, NormalizedLookAlikesStayText) {
   const int32_t sep = text.tokenizer->IdOrNull("<SEP>").value_or(-1);
   for (const std::string content : {"x", "<SEP>", "<sep>", "＜SEP＞", "＜ｓｅｐ＞", "x <SEP> y"}) {
     const Ids ids = ValueOrDie(EncodeChat(text, Json::array({Message("user", content)})));
-    EXPECT_EQ(SpecialIdsIn(text, ids), (Ids{sep, sep})) << content;
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), sep), 2) << content;
   }
 }
 

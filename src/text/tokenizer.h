@@ -30,9 +30,9 @@ struct AddedToken {
 };
 
 struct EncodeOptions {
-  bool add_special_tokens = false;    // also what the file's post-processor adds, mostly BOS in front
-  bool parse_special_tokens = false;  // the text of a special token becomes its id; otherwise it stays text
-  size_t max_text_bytes = size_t{16} << 20;
+  bool add_special_tokens = false;          // also what the file's post-processor adds, mostly BOS in front
+  bool parse_special_tokens = false;        // the text of a special token becomes its id; otherwise it stays text
+  size_t max_text_bytes = size_t{4} << 20;  // more than a million tokens; takes about 120 bytes for each while it runs
   int64_t max_ms = 20'000;  // a pattern of a hostile file may be quadratic; real ones split 2 MB a second
 };
 

