@@ -42,7 +42,7 @@ def main():
         if folder not in ranks:
             problems.append(f"src/{folder}/ is not in the include order of ARCHITECTURE.md")
             continue
-        is_test = path.stem.endswith(("_test", "_bench"))
+        is_test = path.stem.endswith(("_test", "_bench", "_fixture"))
         for target in INCLUDE.findall(path.read_text()):
             if target not in folders:  # an outside library
                 continue

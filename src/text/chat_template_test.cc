@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "text/test_data.h"
+#include "text/text_fixture.h"
 
 namespace df {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "text/prompt.h"
-#include "text/test_data.h"
+#include "text/text_fixture.h"
 
 namespace df {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "text/control_text.h"
-#include "text/test_data.h"
+#include "text/text_fixture.h"
 
 namespace df {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "base/utf8.h"
-#include "text/test_data.h"
+#include "text/text_fixture.h"
 
 namespace df {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/utf8.h"
-#include "text/test_data.h"
+#include "text/text_fixture.h"
 
 namespace df {
 namespace {

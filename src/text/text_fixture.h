@@ -1,6 +1,6 @@
 // Fixtures of text_test: tests/data/text (made by its make_fixtures.py with the reference implementations).
-#ifndef DELTAFOLD_TEXT_TEST_DATA_H_
-#define DELTAFOLD_TEXT_TEST_DATA_H_
+#ifndef DELTAFOLD_TEXT_TEXT_FIXTURE_H_
+#define DELTAFOLD_TEXT_TEXT_FIXTURE_H_
 
 #include <memory>
 #include <string>
@@ -36,4 +36,4 @@ inline std::shared_ptr<const ChatTemplate> CompileTestTemplate(const std::string
 
 }  // namespace df::testing
 
-#endif  // DELTAFOLD_TEXT_TEST_DATA_H_
+#endif  // DELTAFOLD_TEXT_TEXT_FIXTURE_H_
