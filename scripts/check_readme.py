@@ -62,10 +62,10 @@ def check(path, environment):
                     problems.append(f"{path.name}: {cause}:\n{script}")
                 continue
             try:
-                done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=BLOCK_S,
-                                      stdin=subprocess.DEVNULL)
+                done = subprocess.run(command, cwd=ROOT, env=environment, text=True, timeout=BLOCK_S,
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
                 if done.returncode:
-                    problems.append(f"{path.name}: exit {done.returncode}:\n{script}{done.stdout[-2000:]}{done.stderr[-2000:]}")
+                    problems.append(f"{path.name}: exit {done.returncode}:\n{script}{done.stdout[-4000:]}")
             except subprocess.TimeoutExpired:
                 problems.append(f"{path.name}: still running after {BLOCK_S} s:\n{script}")
     finally:

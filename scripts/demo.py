@@ -46,7 +46,7 @@ def weight_file_bytes(directory):
     return sum(path.stat().st_size for path in Path(directory).glob("*.safetensors"))
 
 
-# ---- compress ----------------------------------------------------------------------------------------------------------
+# ---- compress -------------------------------------------------------------------------------------------------------
 
 
 def compress(binary, base, finetune, out):
@@ -74,7 +74,7 @@ def prepare(binary, family, out):
             raise DemoError(f"no weights in {variant['served']}")
 
 
-# ---- serve -------------------------------------------------------------------------------------------------------------
+# ---- serve ----------------------------------------------------------------------------------------------------------
 
 
 def end_with_parent():
@@ -100,8 +100,8 @@ class Server:
     def __enter__(self):
         self.port_path.unlink(missing_ok=True)
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                            preexec_fn=end_with_parent)
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT,
+                                            stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
         try:
             self.wait_until_ready()
         except BaseException:
@@ -161,7 +161,7 @@ class Server:
         return int(sum(map(float, values)))
 
 
-# ---- ask ---------------------------------------------------------------------------------------------------------------
+# ---- ask ------------------------------------------------------------------------------------------------------------
 
 
 def ask(server, model, item):
@@ -184,7 +184,7 @@ def read_items(name, n_items):
 
 
 def ask_everyone(server, family, n_items):
-    """Sends all questions at once; fills `items`, `answers`, `base_answers` of each variant. Returns (tokens, seconds)."""
+    """Sends all questions at once; fills `items`, `answers`, `base_answers` of each variant. Returns tokens, seconds."""
     base = family["base"]["name"]
     for variant in family["variants"]:
         variant["items"] = read_items(variant["eval"], n_items)
@@ -215,7 +215,7 @@ def tokens_per_second(variant):
     return sum(a[1] for a in variant["answers"]) / sum(a[2] for a in variant["answers"])
 
 
-# ---- report ------------------------------------------------------------------------------------------------------------
+# ---- report ---------------------------------------------------------------------------------------------------------
 
 
 def shorten(text, width):
@@ -237,6 +237,14 @@ def print_table(family, full_bytes):
               f"{str(n_right(variant, 'base_answers')) + f'/{asked}':>6} {tokens_per_second(variant):>6.1f}  "
               f"{shorten(first['messages'][-1]['content'], text_width):<{text_width}} "
               f"{verdict} {shorten(answer, text_width - 6):<{text_width - 6}} {shorten(base_answer, text_width)}")
+
+
+def print_memory(memory, n_members, full_bytes):
+    for title, key, what in (
+            ("Weights in memory", "weight_bytes", f"base and {n_members - 1} variants, one copy of the base"),
+            ("Separate copies", "copies_bytes", f"{n_members} models of {megabytes(full_bytes)}"),
+            ("The process", "rss_bytes", "resident, with KV cache, tokenizers, code and libraries")):
+        print(f"{title:<18} {megabytes(memory[key]):>10}   {what}")
 
 
 def write_report(path, family, full_bytes, memory):
@@ -288,20 +296,20 @@ def run(options):
     with Server(binary, family, out / "server.log") as server:
         print(f"  ready after {time.monotonic() - start:.1f} s on port {server.port}")
         n_requests = 2 * options.items * len(family["variants"])
-        print(color(f"Asking {n_requests} questions at once: {options.items} of each skill, to the variant and to the base", 1))
+        print(color(f"Asking {n_requests} questions at once: {options.items} of each skill, to the variant and to the "
+                    "base", 1))
         n_tokens, seconds = ask_everyone(server, family, options.items)
         memory = {"weight_bytes": server.weight_bytes(), "copies_bytes": n_members * full_bytes,
                   "rss_bytes": server.resident_bytes()}
     print(f"  {n_tokens} tokens in {seconds:.1f} s, {n_tokens / seconds:.0f} tokens/s in all\n")
 
     print_table(family, full_bytes)
-    print(f"tok/s: tokens of an answer over its time, waiting included, while {min(n_requests, MAX_IN_FLIGHT)} requests share the machine")
-    print(f"\nWeights in memory   {megabytes(memory['weight_bytes']):>10}   base and {n_members - 1} variants, one copy of the base"
-          f"\nSeparate copies     {megabytes(memory['copies_bytes']):>10}   {n_members} models of {megabytes(full_bytes)}"
-          f"\nThe process         {megabytes(memory['rss_bytes']):>10}   resident, with KV cache, tokenizers, code and libraries")
+    print(f"tok/s: tokens of an answer over its time, waiting included, while {min(n_requests, MAX_IN_FLIGHT)} requests "
+          "share the machine\n")
+    print_memory(memory, n_members, full_bytes)
     write_report(out / "report.json", family, full_bytes, memory)
     write_serve_script(out / "serve.sh", binary, family)
-    print(f"Report              {os.path.relpath(out / 'report.json')}")
+    print(f"{'Report':<18} {os.path.relpath(out / 'report.json')}")
     print_next_steps(out, binary, family)
 
 
