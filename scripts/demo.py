@@ -113,13 +113,13 @@ class Server:
         self.stop()
 
     def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        for end in (self.process.terminate, self.process.terminate, self.process.kill):  # the second does not drain
+            if self.process.poll() is None:
+                end()
+                try:
+                    self.process.wait(3)
+                except subprocess.TimeoutExpired:
+                    continue
 
     def log_tail(self):
         return "".join(self.log_path.read_text(errors="replace").splitlines(keepends=True)[-15:])
@@ -191,12 +191,13 @@ def ask_everyone(server, family, n_items):
     jobs = [(variant, item) for variant in family["variants"] for item in variant["items"]]
     start = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(2 * len(jobs), MAX_IN_FLIGHT)) as pool:
-        own = [pool.submit(ask, server, variant["name"], item) for variant, item in jobs]
-        bases = [pool.submit(ask, server, base, item) for _, item in jobs]
         try:
+            own = [pool.submit(ask, server, variant["name"], item) for variant, item in jobs]
+            bases = [pool.submit(ask, server, base, item) for _, item in jobs]
             results = [(future.result(), base_future.result()) for future, base_future in zip(own, bases)]
-        except DemoError:
+        except BaseException:  # a signal too: what still waits is dropped, what runs ends with the server
             pool.shutdown(wait=False, cancel_futures=True)
+            server.stop()
             raise
     for variant in family["variants"]:
         variant["answers"], variant["base_answers"] = [], []
