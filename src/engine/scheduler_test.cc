@@ -175,7 +175,9 @@ TEST(Scheduler, DrawsNoTokenFromReplayedRows) {
   while (young->n_pending() > 1) {
     const size_t n_before = young->n_pending();
     bench.Step();
-    if (n_before > 5) EXPECT_EQ(young->generated.size(), n_generated);
+    if (n_before > 5) {
+      EXPECT_EQ(young->generated.size(), n_generated);
+    }
     n_generated = young->generated.size();
   }
   while (bench.scheduler.HasWork()) bench.Step();

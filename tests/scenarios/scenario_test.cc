@@ -110,9 +110,15 @@ class Scenario {
     ASSERT_TRUE(events_.contains(name)) << "no request " << name;
     const testing::Outcome outcome = testing::Await(*events_.at(name));
     EXPECT_EQ(FinishReasonName(*outcome.finish), line.words.at(2)) << outcome.status.message();
-    if (line.Has("tokens")) EXPECT_EQ(outcome.tokens.size(), line.Number("tokens", 0));
-    if (line.Has("same_as")) EXPECT_EQ(outcome.tokens, answers_.at(line.options.at("same_as")));
-    if (line.Has("status")) EXPECT_EQ(StatusCodeName(outcome.status.code()), line.options.at("status"));
+    if (line.Has("tokens")) {
+      EXPECT_EQ(outcome.tokens.size(), line.Number("tokens", 0));
+    }
+    if (line.Has("same_as")) {
+      EXPECT_EQ(outcome.tokens, answers_.at(line.options.at("same_as")));
+    }
+    if (line.Has("status")) {
+      EXPECT_EQ(StatusCodeName(outcome.status.code()), line.options.at("status"));
+    }
     answers_[name] = outcome.tokens;
   }
 
