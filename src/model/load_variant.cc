@@ -110,7 +110,7 @@ Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, 
   auto variant = std::make_shared<VariantWeights>();
   variant->kind = VariantKind::kDelta;
   variant->config = delta.config();
-  variant->digest = delta.metadata().content_digest;
+  DF_ASSIGN_OR_RETURN(variant->digest, delta.Generation());
 
   DeltaLoader loader(context, delta);
   DF_ASSIGN_OR_RETURN(variant->embedding,

@@ -56,7 +56,7 @@ enum class VariantKind { kDelta, kLora };
 struct VariantWeights {
   VariantKind kind = VariantKind::kDelta;
   ModelConfig config;
-  std::string digest;              // content digest, 32 hex digits
+  std::string digest;              // of all that can change an answer, 32 hex digits
   std::vector<LayerDelta> layers;  // [n_layers]
   kernels::PackedDelta embedding;  // d_out = the variant's vocabulary
   // The head is `head_on_embedding ? base embedding : base head` with `HeadDelta()` applied.
