@@ -53,7 +53,8 @@ void ExpectStreamsLikeDecode(const std::shared_ptr<const Tokenizer>& tokenizer, 
 TEST(DecodeStream, PiecesTogetherAreTheDecodedText) {
   for (const std::string name : kTestTokenizers) {
     const auto tokenizer = LoadTestTokenizer(name);
-    for (const Json& row : ReadJsonData(name + ".expected.json")["decode"]) {
+    const Json expected = ReadJsonData(name + ".expected.json");
+    for (const Json& row : expected["decode"]) {
       SCOPED_TRACE(name + ": " + DumpJson(row["ids"]));
       ExpectStreamsLikeDecode(tokenizer, row["ids"].get<Ids>());
     }

@@ -40,7 +40,8 @@ std::string Altered(const std::string& name, const std::string& from, const std:
 TEST(Tokenizer, GivesTheReferenceIdsWithAndWithoutSpecialTokens) {
   for (const std::string name : kTestTokenizers) {
     const auto tokenizer = LoadTestTokenizer(name);
-    for (const Json& row : ReadJsonData(name + ".expected.json")["encode"]) {
+    const Json expected = ReadJsonData(name + ".expected.json");
+    for (const Json& row : expected["encode"]) {
       const auto text = row["text"].get<std::string>();
       SCOPED_TRACE(name + ": " + DumpJson(row["text"]));
       EXPECT_EQ(ValueOrDie(tokenizer->Encode(text, {.parse_special_tokens = true})), row["ids"].get<Ids>());
@@ -53,7 +54,8 @@ TEST(Tokenizer, GivesTheReferenceIdsWithAndWithoutSpecialTokens) {
 TEST(Tokenizer, KeepsSpecialTokensTextUnlessToldOtherwise) {
   for (const std::string name : kTestTokenizers) {
     const auto tokenizer = LoadTestTokenizer(name);
-    for (const Json& row : ReadJsonData(name + ".expected.json")["encode"]) {
+    const Json expected = ReadJsonData(name + ".expected.json");
+    for (const Json& row : expected["encode"]) {
       SCOPED_TRACE(name + ": " + DumpJson(row["text"]));
       EXPECT_EQ(ValueOrDie(tokenizer->Encode(row["text"].get<std::string>())), row["plain"].get<Ids>());
     }
@@ -63,7 +65,8 @@ TEST(Tokenizer, KeepsSpecialTokensTextUnlessToldOtherwise) {
 TEST(Tokenizer, GivesTheReferenceText) {
   for (const std::string name : kTestTokenizers) {
     const auto tokenizer = LoadTestTokenizer(name);
-    for (const Json& row : ReadJsonData(name + ".expected.json")["decode"]) {
+    const Json expected = ReadJsonData(name + ".expected.json");
+    for (const Json& row : expected["decode"]) {
       SCOPED_TRACE(name + ": " + DumpJson(row["ids"]));
       const auto ids = row["ids"].get<Ids>();
       EXPECT_EQ(ValueOrDie(tokenizer->Decode(ids, {.skip_special_tokens = false})), row["all"].get<std::string>());
@@ -123,7 +126,8 @@ TEST(Tokenizer, BoundsTheTextThatFitsANumberOfTokens) {
   for (const std::string name : {"qwen_like", "llama3_like", "llama2_like", "mistral_like"}) {
     const auto tokenizer = LoadTestTokenizer(name);
     ASSERT_LT(tokenizer->MaxTextBytes(1), 1000u) << name;
-    for (const Json& row : ReadJsonData(name + ".expected.json")["encode"]) {
+    const Json expected = ReadJsonData(name + ".expected.json");
+    for (const Json& row : expected["encode"]) {
       const auto n_tokens = static_cast<int64_t>(row["ids"].size());
       EXPECT_LE(row["text"].get<std::string>().size(), tokenizer->MaxTextBytes(n_tokens)) << name;
     }
