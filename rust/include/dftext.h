@@ -47,7 +47,9 @@ typedef struct dft_encode_options {
   bool add_special_tokens;
   bool parse_special_tokens;
   int64_t max_ms;
-  const size_t* broken_at; /* ascending offsets; a special token's text with one strictly inside it stays text */
+  /* NULL: the whole text is trusted. Else special tokens count only as they are spelled, and not with one of these
+   * ascending offsets strictly inside. */
+  const size_t* broken_at;
   size_t n_broken;
 } dft_encode_options;
 

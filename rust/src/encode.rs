@@ -19,8 +19,9 @@ pub struct EncodeOptions<'a> {
     pub add_special_tokens: bool,
     pub parse_special_tokens: bool,
     pub max_ms: i64,
-    /// Ascending: a special token's text with one of these offsets strictly inside stays text.
-    pub broken_at: &'a [usize],
+    /// Given: parts of the text are not to be trusted. A special token counts only as it is spelled, and not with one of
+    /// these ascending offsets strictly inside.
+    pub broken_at: Option<&'a [usize]>,
 }
 
 type Automaton = DoubleArrayAhoCorasick<u32>;
@@ -82,12 +83,12 @@ impl Trust<'_> {
         if !self.options.parse_special_tokens {
             return false;
         }
+        let Some(broken) = self.options.broken_at else { return true };
         // A normalizer may turn other characters into the token's (full-width forms, case) or take the space beside it
         // along: a template writes special tokens as they are.
         let found = &self.original[start..end];
         let Some(at) = found.find(text).filter(|_| found.trim() == text.trim()) else { return false };
         let (start, end) = (start + at, start + at + text.len());
-        let broken = self.options.broken_at;
         let first = broken.partition_point(|&at| at < start);
         let inside = broken[first..].iter().find(|&&at| at > start).is_some_and(|&at| at < end);
         if inside {

@@ -159,7 +159,7 @@ pub unsafe extern "C" fn dft_tokenizer_encode(
             add_special_tokens: c.add_special_tokens,
             parse_special_tokens: c.parse_special_tokens,
             max_ms: c.max_ms,
-            broken_at: slice(c.broken_at, c.n_broken),
+            broken_at: (!c.broken_at.is_null()).then(|| slice(c.broken_at, c.n_broken)),
         };
         let ids = (*tokenizer).0.encode(text(data, size_bytes)?, &options)?;
         give(out, ids.iter().flat_map(|id| id.to_ne_bytes()).collect());

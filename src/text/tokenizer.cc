@@ -95,11 +95,17 @@ Status Tokenizer::ReadTables() {
 }
 
 Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, EncodeOptions options) const {
-  return EncodeBroken(text, {}, options);
+  return EncodeMarked(text, nullptr, 0, options);
 }
 
 Result<std::vector<int32_t>> Tokenizer::EncodeBroken(std::string_view text, std::span<const size_t> broken_at,
                                                      EncodeOptions options) const {
+  static constexpr size_t kNoMarks[1] = {};  // an empty span may be null, which would say that all is trusted
+  return EncodeMarked(text, broken_at.empty() ? kNoMarks : broken_at.data(), broken_at.size(), options);
+}
+
+Result<std::vector<int32_t>> Tokenizer::EncodeMarked(std::string_view text, const size_t* broken_at, size_t n_broken,
+                                                     const EncodeOptions& options) const {
   if (text.size() > options.max_text_bytes) {
     return ResourceExhausted("text of " + std::to_string(text.size()) + " bytes, at most " +
                              std::to_string(options.max_text_bytes) + " are tokenized");
@@ -107,8 +113,8 @@ Result<std::vector<int32_t>> Tokenizer::EncodeBroken(std::string_view text, std:
   const dft_encode_options rust_options = {.add_special_tokens = options.add_special_tokens,
                                            .parse_special_tokens = options.parse_special_tokens,
                                            .max_ms = options.max_ms,
-                                           .broken_at = broken_at.data(),
-                                           .n_broken = broken_at.size()};
+                                           .broken_at = broken_at,
+                                           .n_broken = n_broken};
   RustBuffer out;
   RustBuffer error;
   const dft_code code =

@@ -60,8 +60,9 @@ class Tokenizer {
   // library behind panicked).
   Result<std::vector<int32_t>> Encode(std::string_view text, EncodeOptions options = {}) const;
 
-  // Encode with parse_special_tokens, except that a special token's text counts as text when one of `broken_at`
-  // (ascending byte offsets into `text`) lies strictly inside it. Added tokens that are not special match as ever.
+  // Encode for a text of which parts are a user's: a special token counts only as it is spelled (a normalizer may turn
+  // other characters into it), and not when one of `broken_at` (ascending byte offsets into `text`) lies strictly
+  // inside it. Added tokens that are not special match as ever.
   Result<std::vector<int32_t>> EncodeBroken(std::string_view text, std::span<const size_t> broken_at,
                                             EncodeOptions options = {}) const;
 
@@ -92,6 +93,8 @@ class Tokenizer {
   friend class DecodeStream;
   explicit Tokenizer(dft_tokenizer* handle) : handle_(handle) {}
   Status ReadTables();
+  Result<std::vector<int32_t>> EncodeMarked(std::string_view text, const size_t* broken_at, size_t n_broken,
+                                            const EncodeOptions& options) const;
 
   dft_tokenizer* handle_;                // owned
   std::array<uint64_t, 2> digest_ = {};  // XXH3-128 of the file
