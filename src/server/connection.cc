@@ -250,13 +250,13 @@ asio::awaitable<void> Connection::RespondOrGenerate(RouteMatch match) {
   co_await Respond(std::move(response));
 }
 
-asio::awaitable<void> Connection::Refuse(int status, std::string reason) {
+asio::awaitable<void> Connection::Refuse(int status, std::string_view reason) {
   keep_alive_ = false;
   unread_body_ = true;
   timed_out_ = false;
   request_.method.clear();
   if (request_.request_id.empty()) request_.request_id = state_.NextId();
-  HttpResponse response = ErrorResponse(TransportError(status, std::move(reason)));
+  HttpResponse response = ErrorResponse(TransportError(status, std::string(reason)));
   co_await Respond(std::move(response));
 }
 
@@ -285,15 +285,20 @@ asio::awaitable<void> Connection::StartStream() {
   response.headers.emplace_back("X-Request-Id", request_.request_id);
   if (!request_.http_1_1) keep_alive_ = false;
   const BodyFraming framing = request_.http_1_1 ? BodyFraming::kChunked : BodyFraming::kUntilClose;
-  co_await Write(RenderHead(response, {.framing = framing, .keep_alive = keep_alive_}));
+  std::string head = RenderHead(response, {.framing = framing, .keep_alive = keep_alive_});
+  co_await Write(std::move(head));
 }
 
 asio::awaitable<void> Connection::WriteStreamed(std::string_view data) {
-  co_await Write(request_.http_1_1 ? RenderChunk(data) : std::string(data));
+  // Named: GCC 12 destroys a temporary inside a co_await expression twice.
+  std::string bytes = request_.http_1_1 ? RenderChunk(data) : std::string(data);
+  co_await Write(std::move(bytes));
 }
 
 asio::awaitable<void> Connection::EndStream() {
-  if (request_.http_1_1) co_await Write("0\r\n\r\n");
+  if (!request_.http_1_1) co_return;
+  std::string last_chunk = "0\r\n\r\n";
+  co_await Write(std::move(last_chunk));
 }
 
 void Connection::StartWatching() {

@@ -81,7 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> ReadHeader();
   boost::asio::awaitable<bool> ReadBody();
   boost::asio::awaitable<bool> ReadSome();
-  boost::asio::awaitable<void> Refuse(int status, std::string reason);
+  boost::asio::awaitable<void> Refuse(int status, std::string_view reason);  // `reason` outlives the answer
   boost::asio::awaitable<void> RespondOrGenerate(RouteMatch match);
   boost::asio::awaitable<void> Watch();
   boost::asio::awaitable<void> Linger();
