@@ -4,6 +4,7 @@ mod bound;
 mod encode;
 mod failure;
 mod generation;
+mod harden;
 mod pre_tokenize;
 mod python;
 mod stream;

@@ -44,6 +44,55 @@ pub fn to_json(value: &Value, style: &JsonStyle, limits: &Limits) -> Result<Stri
     Ok(writer.out)
 }
 
+/// Counts what walking all through `value` costs: one for each value and each 64 bytes of text, the same value counted
+/// wherever it stands.
+pub struct Measure {
+    pub max_cost: u64,
+    pub allow_namespaces: bool,
+    cost: u64,
+}
+
+impl Measure {
+    pub fn new(max_cost: u64, allow_namespaces: bool) -> Measure {
+        Measure { max_cost, allow_namespaces, cost: 0 }
+    }
+
+    /// The cost, or why the value is refused.
+    pub fn of(mut self, value: &Value) -> Result<u64, Error> {
+        self.walk(value, 0)?;
+        Ok(self.cost)
+    }
+
+    fn walk(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        self.cost += 1 + value.as_str().map_or(0, |text| text.len() as u64 / 64);
+        if self.cost > self.max_cost {
+            return Err(Error::new(ErrorKind::OutOfFuel, "a value is too large to be worked on"));
+        }
+        let Some(object) = value.as_object() else { return Ok(()) };
+        if depth > MAX_DEPTH {
+            return Err(Error::new(ErrorKind::InvalidOperation, "a value is nested too deeply to be worked on"));
+        }
+        if !self.allow_namespaces && object.type_name().contains("amespace") {
+            return Err(Error::new(ErrorKind::InvalidOperation, "a namespace cannot be stored in a namespace"));
+        }
+        match value.kind() {
+            ValueKind::Map => {
+                for key in value.try_iter()? {
+                    self.walk(&key, depth + 1)?;
+                    self.walk(&value.get_item(&key)?, depth + 1)?;
+                }
+            }
+            ValueKind::Seq | ValueKind::Iterable => {
+                for item in value.try_iter()? {
+                    self.walk(&item, depth + 1)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 /// Does str() differ from what the engine writes by itself?
 pub fn needs_python(value: &Value) -> bool {
     !matches!(value.kind(), ValueKind::String | ValueKind::Undefined | ValueKind::Bytes)

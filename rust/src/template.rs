@@ -1,13 +1,14 @@
 //! A chat template: compiled once, rendered under limits on steps, data, depth and output.
 
-use std::io::Write;
+use std::collections::BTreeMap;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::Arc;
 
-use minijinja::{Environment, ErrorKind, Value};
+use minijinja::machinery::{eval, make_string_output, parse, CodeGenerator, Instructions};
+use minijinja::{AutoEscape, ErrorKind, Value};
 
 use crate::failure::{shorten, Code, Failure, Outcome};
 use crate::generation::replace_generation_tags;
+use crate::harden::harden;
 use crate::template_env;
 
 /// One fuel pays for one instruction or 64 bytes of data: a prompt of a thousand messages takes about 50 000.
@@ -16,9 +17,9 @@ const FUEL: u64 = 1_000_000;
 const INPUT_BYTES_PER_FUEL: u64 = 4;
 /// Nested macros of real templates (JSON schemas) go about 20 deep.
 const RECURSION_LIMIT: usize = 200;
-/// A template can build a list nested as deep as its fuel allows, and each level takes stack when it is dropped or
-/// compared. Address space only: pages that are not touched cost nothing.
-const STACK_BYTES: usize = 1 << 30;
+/// A source of 256 KiB can nest 130 000 deep before that is refused, a list 200 000 deep before the fuel is used up, and
+/// each level takes stack when it is dropped. Address space only: pages that are not touched cost nothing.
+const STACK_BYTES: usize = 256 << 20;
 
 const NAME: &str = "chat_template";
 
@@ -30,37 +31,54 @@ pub struct RenderOptions {
 }
 
 pub struct Template {
-    environment: Arc<Environment<'static>>,
+    // Points into `source`, so it is declared, and dropped, before it.
+    instructions: Instructions<'static>,
+    blocks: BTreeMap<&'static str, Instructions<'static>>,
+    _source: Box<str>,
 }
 
 impl Template {
     pub fn compile(source: &str) -> Outcome<Template> {
-        let source = replace_generation_tags(source);
+        let source = replace_generation_tags(source).into_boxed_str();
         on_deep_stack(move || {
-            let mut environment = template_env::environment();
-            environment.set_recursion_limit(RECURSION_LIMIT);
-            environment.add_template_owned(NAME, source).map_err(|e| Failure::corrupt(words(&e)))?;
-            Ok(Template { environment: Arc::new(environment) })
+            // SAFETY: the text stands on the heap, is never changed, and lives as long as the Template that owns it.
+            let text: &'static str = unsafe { &*(&*source as *const str) };
+            let syntax = template_env::syntax();
+            let tree = parse(text, NAME, syntax).map_err(|e| Failure::corrupt(words(&e)))?;
+            let mut generator = CodeGenerator::new(NAME, text);
+            generator.compile_stmt(&harden(&tree)?);
+            let (instructions, blocks) = generator.finish();
+            Ok(Template { instructions, blocks, _source: source })
         })
     }
 
     pub fn render(&self, context: &str, options: RenderOptions) -> Outcome<String> {
-        let mut environment = (*self.environment).clone();
-        environment.set_fuel(Some(FUEL + context.len() as u64 / INPUT_BYTES_PER_FUEL));
-        let context = context.to_owned();
-        on_deep_stack(move || {
-            let context: Value =
-                serde_json::from_str(&context).map_err(|e| Failure::invalid(format!("template variables: {e}")))?;
-            template_env::bind(&mut environment, &options);
-            let template = environment.get_template(NAME).map_err(|e| Failure::corrupt(words(&e)))?;
-            let mut out = CappedWriter { text: vec![], max_bytes: options.max_output_bytes, full: false };
-            let outcome = template.render_captured_to(context, &mut out).map(drop);
-            if out.full {
-                let words = format!("the chat template wrote more than {} bytes", options.max_output_bytes);
+        on_deep_stack(|| {
+            let values: Value =
+                serde_json::from_str(context).map_err(|e| Failure::invalid(format!("template variables: {e}")))?;
+            let mut environment = template_env::environment(&options);
+            environment.set_recursion_limit(RECURSION_LIMIT);
+            environment.set_fuel(Some(FUEL + context.len() as u64 / INPUT_BYTES_PER_FUEL));
+            let mut text = String::new();
+            eval(
+                &environment,
+                &self.instructions,
+                values,
+                &self.blocks,
+                &mut make_string_output(&mut text),
+                AutoEscape::None,
+            )
+            .map(drop)
+            .map_err(|e| render_failure(&e))?;
+            if text.len() > options.max_output_bytes {
+                let words = format!(
+                    "the chat template wrote {} bytes, at most {} are accepted",
+                    text.len(),
+                    options.max_output_bytes
+                );
                 return Err(Failure::new(Code::ResourceExhausted, words));
             }
-            outcome.map_err(|e| render_failure(&e))?;
-            String::from_utf8(out.text).map_err(|_| Failure::corrupt("the chat template split a character"))
+            Ok(text)
         })
     }
 }
@@ -98,25 +116,5 @@ fn words(error: &minijinja::Error) -> String {
     match error.line() {
         Some(line) => format!("{} (line {line})", shorten(&detail)),
         None => shorten(&detail),
-    }
-}
-
-struct CappedWriter {
-    text: Vec<u8>,
-    max_bytes: usize,
-    full: bool,
-}
-
-impl Write for CappedWriter {
-    fn write(&mut self, part: &[u8]) -> std::io::Result<usize> {
-        if self.text.len() + part.len() > self.max_bytes {
-            self.full = true;
-            return Err(std::io::Error::other("output is full"));
-        }
-        self.text.extend_from_slice(part);
-        Ok(part.len())
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }

@@ -2,20 +2,25 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
 
-use crate::python::{self, JsonStyle, Limits};
+use crate::harden;
+use crate::python::{self, JsonStyle, Limits, Measure};
 use crate::template::RenderOptions;
 
-/// What does not depend on the single rendering.
-pub fn environment() -> Environment<'static> {
+pub fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().unwrap_or_default()
+}
+
+pub fn environment(options: &RenderOptions) -> Environment<'static> {
     let mut env = Environment::new();
-    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
-        env.set_syntax(syntax);
-    }
-    env.set_auto_escape_callback(|_| AutoEscape::None);
+    bind(&mut env, options);
     env.set_unknown_method_callback(method);
     env.add_function("raise_exception", raise_exception);
+    // Its indentation grows with the square of the depth, and no chat template shows values that way.
+    env.remove_filter("pprint");
+    env.add_filter(harden::BOUNDED, |state: &State, value: Value| measured(state, value, true));
+    env.add_filter(harden::STORED, |state: &State, value: Value| measured(state, value, false));
     // Jinja2 asks whether a value has a length and items, or can be walked: strings and dictionaries do.
     env.add_test("sequence", |v: &Value| matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map));
     env.add_test("iterable", |v: &Value| v.kind() == ValueKind::String || v.try_iter().is_ok());
@@ -23,10 +28,10 @@ pub fn environment() -> Environment<'static> {
     env
 }
 
-/// What does.
-pub fn bind(env: &mut Environment<'static>, options: &RenderOptions) {
+/// What depends on the single rendering.
+fn bind(env: &mut Environment<'static>, options: &RenderOptions) {
     let limits = || Limits { max_bytes: options.max_output_bytes, sentinel: options.sentinel };
-    let (for_output, for_string, for_json) = (limits(), limits(), limits());
+    let (for_output, for_string, for_json, for_concat) = (limits(), limits(), limits(), limits());
     env.set_formatter(move |out, state, value| write_value(out, state, value, &for_output));
     env.add_filter("string", move |state: &State, value: Value| -> Result<Value, Error> {
         if !python::needs_python(&value) {
@@ -35,6 +40,11 @@ pub fn bind(env: &mut Environment<'static>, options: &RenderOptions) {
         let text = python::to_str(&value, &for_string)?;
         charge(state, text.len())?;
         Ok(Value::from(text))
+    });
+    env.add_filter(harden::CONCAT, move |state: &State, left: Value, right: Value| -> Result<Value, Error> {
+        let text = [python::to_str(&left, &for_concat)?, python::to_str(&right, &for_concat)?];
+        charge(state, text[0].len() + text[1].len())?;
+        Ok(Value::from(text.concat()))
     });
     env.add_filter(
         "tojson",
@@ -55,6 +65,18 @@ fn write_value(out: &mut Output, state: &mut State, value: &Value, limits: &Limi
     };
     charge(state, text.len())?;
     Ok(out.write_str(&text)?)
+}
+
+/// `value`, unless walking through it would take too long. A prompt of ten thousand messages costs about 50 000.
+fn measured(state: &State, value: Value, allow_namespaces: bool) -> Result<Value, Error> {
+    const MAX_COST: u64 = 1_000_000;
+    // Walking costs a sixteenth of what an instruction does.
+    const COST_PER_FUEL: u64 = 16;
+    if value.as_object().is_some() {
+        let cost = Measure::new(MAX_COST, allow_namespaces).of(&value)?;
+        state.consume_fuel(cost / COST_PER_FUEL)?;
+    }
+    Ok(value)
 }
 
 fn charge(state: &State, n_bytes: usize) -> Result<(), Error> {

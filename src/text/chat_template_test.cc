@@ -35,6 +35,12 @@ RenderOptions OptionsOf(const Json& row) {
   return options;
 }
 
+std::string Repeated(const std::string& part, size_t n) {
+  std::string text;
+  for (size_t i = 0; i < n; ++i) text += part;
+  return text;
+}
+
 std::string RenderOne(const std::string& source, const Json& message = {{"role", "user"}, {"content", "hi"}},
                       RenderOptions options = {.now_unix_s = kNow}) {
   return ValueOrDie(CompileTestTemplate(source)->Render(Json::array({message}), options));
@@ -128,9 +134,12 @@ TEST(ChatTemplate, BombsEndWithATypedError) {
       "}}",
       "{% set ns = namespace(x='x') %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x | length "
       "}}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x | length "
+      "}}",
       "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | "
       "tojson }}",
       "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x ~ '' }}",
       "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
       "{% macro a(n) %}{{ a(n) }}{{ a(n) }}{% endmacro %}{{ a(1) }}",
       "{{ 'x' | replace('', 'yyyyyyyyyyyyyyyy' * 1000) | replace('y', 'zzzzzzzzzzzzzzzz' * 1000) }}",
@@ -139,9 +148,45 @@ TEST(ChatTemplate, BombsEndWithATypedError) {
       "{{ 'abc' | indent(1000000000) }}",
       "{{ range(100000) | list | tojson(indent=64) * 1000 }}",
       "{{ 10 ** 10 ** 10 }}",
-      "{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}{{ ns | tojson }}",
+      "{% set ns = namespace() %}{% set ns.me = ns %}",
+      "{% set ns = namespace() %}{% set ns.me = [{'k': ns}] %}",
+      "{% set ns = namespace() %}{% set (ns.a, ns.b) = (ns, ns) %}",
+      "{% macro a(x) %}{{ a([x, x]) }}{% endmacro %}{{ a(1) }}",
+      "{{ ([0] * 100000000) | list | length }}",
+      "{{ range(100000) | map('string') | join('x' * 1000) }}",
   };
-  for (const std::string& bomb : bombs) {
+  std::vector<std::string> all(std::begin(bombs), std::end(bombs));
+  // One list 2^40 times over, and every way to walk through it.
+  const std::string doubled = "{% set x = [1] %}" + Repeated("{% set x = [x, x] %}", 40);
+  for (const char* use : {"{{ x }}",
+                          "{{ x ~ '' }}",
+                          "{{ x == [x] }}",
+                          "{{ x < [x] }}",
+                          "{{ x | join }}",
+                          "{{ x | upper }}",
+                          "{{ {x: 1} }}",
+                          "{{ {'a': 1}[x] }}",
+                          "{{ x in [x] }}",
+                          "{{ [x, x] | unique | list }}",
+                          "{{ x is eq [x] }}",
+                          "{{ '{}'.format(x) }}",
+                          "{{ [x].count([x]) }}",
+                          "{{ raise_exception(x) }}",
+                          "{{ dict(a=x) }}",
+                          "{{ x | string }}",
+                          "{{ x | tojson }}",
+                          "{{ 'a' | replace('a', x) }}",
+                          "{% filter replace('a', x) %}a{% endfilter %}",
+                          "{{ x | sort }}",
+                          "{{ x | groupby('a') }}",
+                          "{% for i in [1, 2] %}{{ loop.changed([x]) }}{% endfor %}"}) {
+    all.push_back(doubled + use);
+  }
+  for (const char* twice : {"x + x", "x ~ x", "x | zip(x) | list", "x | chain(x)"}) {
+    all.push_back("{% set x = ['a'] %}" + Repeated("{% set x = " + std::string(twice) + " %}", 60) +
+                  "{{ x | length }}");
+  }
+  for (const std::string& bomb : all) {
     const std::clock_t start = std::clock();
     const auto compiled = ChatTemplate::Compile({.templates = {{"default", bomb}}});
     ASSERT_TRUE(compiled.ok()) << bomb << compiled.status().message();
@@ -151,6 +196,36 @@ TEST(ChatTemplate, BombsEndWithATypedError) {
                 rendered.status().code() == StatusCode::kInvalidArgument)
         << bomb << StatusCodeName(rendered.status().code()) << rendered.status().message();
     EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC) << bomb;
+  }
+}
+
+TEST(ChatTemplate, DeeplyNestedValuesAndSourcesDoNotExhaustTheStack) {
+  const std::string nest =
+      "{% set ns = namespace(x=[]) %}"
+      "{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}";
+  std::vector<std::string> sources = {nest,
+                                      "{{ a" + Repeated(".a", 100'000) + " }}",
+                                      "{{ 1" + Repeated("+1", 100'000) + " }}",
+                                      "{{ " + Repeated("(", 200'000) + " }}",
+                                      "{{ " + Repeated("[", 200'000) + " }}",
+                                      "{{ " + Repeated("not ", 60'000) + "a }}",
+                                      "{{ a" + Repeated("|e", 100'000) + " }}",
+                                      "{{ a" + Repeated("[0]", 80'000) + " }}",
+                                      "{{ a" + Repeated("()", 80'000) + " }}",
+                                      "{{ " + Repeated("-", 200'000) + "1 }}",
+                                      Repeated("{% if a %}", 20'000),
+                                      Repeated("{{ a }}", 30'000),
+                                      "{{ a" + Repeated(" if a else a", 20'000) + " }}",
+                                      "{{ a" + Repeated("~a", 100'000) + " }}",
+                                      "{{ a" + Repeated(" and a", 40'000) + " }}",
+                                      "{{ a" + Repeated("<a", 100'000) + " }}",
+                                      "{% if a %}" + Repeated("{% elif a %}", 20'000) + "{% endif %}",
+                                      "{{ " + Repeated("{'a':", 50'000) + " }}"};
+  for (const std::string& source : sources) {
+    const std::clock_t start = std::clock();
+    const auto compiled = ChatTemplate::Compile({.templates = {{"default", source}}});
+    if (compiled.ok()) (void)(*compiled)->Render(Json::array());
+    EXPECT_LT(std::clock() - start, 10 * CLOCKS_PER_SEC) << source.substr(0, 20);
   }
 }
 
