@@ -195,7 +195,8 @@ TEST(ChatTemplate, BombsEndWithATypedError) {
     EXPECT_TRUE(rendered.status().code() == StatusCode::kResourceExhausted ||
                 rendered.status().code() == StatusCode::kInvalidArgument)
         << bomb << StatusCodeName(rendered.status().code()) << rendered.status().message();
-    EXPECT_LT(std::clock() - start, 5 * CLOCKS_PER_SEC) << bomb;
+    // A second at most in a release build; sanitizers are several times slower, and bombs take years.
+    EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC) << bomb;
   }
 }
 
@@ -225,7 +226,7 @@ TEST(ChatTemplate, DeeplyNestedValuesAndSourcesDoNotExhaustTheStack) {
     const std::clock_t start = std::clock();
     const auto compiled = ChatTemplate::Compile({.templates = {{"default", source}}});
     if (compiled.ok()) (void)(*compiled)->Render(Json::array());
-    EXPECT_LT(std::clock() - start, 10 * CLOCKS_PER_SEC) << source.substr(0, 20);
+    EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC) << source.substr(0, 20);
   }
 }
 
