@@ -275,6 +275,28 @@ TEST_F(CompressTest, CopiesTheConfigAndOnlyThoseTextFilesThatDiffer) {
   EXPECT_EQ(FileContent(directory_.Sub("full") + "/chat_template.jinja"), FineTune());
 }
 
+TEST_F(CompressTest, RefusesATerabyteOfTextFileBeforeCopyingIt) {
+  Write({}, {.change = 0.1});
+  DF_ASSERT_OK(Run({.replace = true}));
+  ThreadPool pool(1);
+  for (const std::string name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+    for (const std::string& where : {FineTune(), Base()}) {
+      const std::string path = where + "/" + name;
+      DF_ASSERT_OK(WriteFileAtomically(path, "{}"));
+      std::filesystem::resize_file(path, uintmax_t{1} << 40);
+      if (where == FineTune()) {
+        const auto report = Run({.replace = true});
+        EXPECT_EQ(report.status().code(), StatusCode::kResourceExhausted) << path;
+        EXPECT_NE(report.status().message().find(path), std::string::npos) << report.status().message();
+      } else {
+        EXPECT_EQ(Materialize(pool, *base_, Delta(), directory_.Sub("full"), {}).status().code(),
+                  StatusCode::kResourceExhausted);
+      }
+      std::filesystem::remove(path);
+    }
+  }
+}
+
 TEST_F(CompressTest, WritesAModelCardThatNamesBaseAndRecipe) {
   Write({}, {.change = 0.1});
   DF_ASSERT_OK(Run());

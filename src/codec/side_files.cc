@@ -19,9 +19,17 @@ constexpr std::array<std::string_view, 9> kCheckpointFiles = {
     "special_tokens_map.json", "added_tokens.json",     "vocab.json",          "merges.txt",
     "tokenizer.model"};
 
+// Of at most kMaxSideFileBytes: a sparse file of a terabyte costs nothing to make and would fill the disk.
+Result<std::unique_ptr<MappedFile>> OpenBounded(const std::string& path) {
+  DF_ASSIGN_OR_RETURN(auto file, MappedFile::Open(path));
+  if (file->bytes().size() <= kMaxSideFileBytes) return file;
+  return ResourceExhausted(path + " has " + std::to_string(file->bytes().size()) + " bytes, at most " +
+                           std::to_string(kMaxSideFileBytes) + " are accepted");
+}
+
 // Null when there is no such file.
 Result<std::unique_ptr<MappedFile>> OpenIfThere(const std::string& directory, std::string_view name) {
-  Result<std::unique_ptr<MappedFile>> file = MappedFile::Open(directory + "/" + std::string(name));
+  Result<std::unique_ptr<MappedFile>> file = OpenBounded(directory + "/" + std::string(name));
   if (!file.ok() && file.status().code() == StatusCode::kNotFound) return std::unique_ptr<MappedFile>();
   return file;
 }
@@ -31,7 +39,7 @@ Result<std::unique_ptr<MappedFile>> OpenIfThere(const std::string& directory, st
 Result<std::vector<std::string>> CopyChangedFiles(const std::string& base_directory,
                                                   const std::string& fine_tune_directory, DeltaWriter& writer) {
   std::vector<std::string> added = {"config.json"};
-  DF_ASSIGN_OR_RETURN(const auto config, MappedFile::Open(fine_tune_directory + "/config.json"));
+  DF_ASSIGN_OR_RETURN(const auto config, OpenBounded(fine_tune_directory + "/config.json"));
   DF_RETURN_IF_ERROR(writer.AddFile("config.json", AsText(config->bytes())));
   for (const std::string_view name : kVariantFiles) {
     DF_ASSIGN_OR_RETURN(const auto fine_tune, OpenIfThere(fine_tune_directory, name));

@@ -15,8 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMaxSideFileBytes = size_t{256} << 20;  // the largest public tokenizer.json has 35 MB
-
 // The files of a variant, beside its tensors, that can change an answer.
 constexpr std::array<std::string_view, 5> kServedFiles = {"config.json", "generation_config.json", "tokenizer.json",
                                                           "tokenizer_config.json", "chat_template.jinja"};

@@ -14,6 +14,10 @@
 
 namespace df {
 
+// A file beside the tensors may have this many bytes; the largest public tokenizer.json has 35 MB. The writer keeps to
+// it as well, so that every delta written can be read.
+inline constexpr size_t kMaxSideFileBytes = size_t{256} << 20;
+
 struct DeltaMetadata {
   std::string base_fingerprint;  // 32 hex digits
   std::string base_quant = "none";
@@ -88,7 +92,7 @@ class DeltaWriter {
   virtual Status Add(const std::string& name, DType dtype, const Shape& shape, Bytes data) = 0;
   // Stores every present part of `delta` under its names. Parts already stored under `name` are an error.
   virtual Status AddLinear(const std::string& name, const LinearDelta& delta) = 0;
-  // A side file (config.json, README.md, tokenizer.json ...).
+  // A side file (config.json, README.md, tokenizer.json ...) of at most kMaxSideFileBytes; kResourceExhausted beyond.
   virtual Status AddFile(const std::string& file_name, std::string_view content) = 0;
   // `summary` becomes delta_config.json's codec and quality report.
   virtual Status Commit(const Json& summary) = 0;

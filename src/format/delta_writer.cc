@@ -141,6 +141,10 @@ Status DeltaWriterImpl::AddFile(const std::string& file_name, std::string_view c
   if (!internal::IsPlainFileName(file_name) || file_name.starts_with("delta_")) {
     return InvalidArgument("a file beside a delta cannot be named " + Quoted(file_name));
   }
+  if (content.size() > kMaxSideFileBytes) {
+    return ResourceExhausted("file " + Quoted(file_name) + " has " + std::to_string(content.size()) +
+                             " bytes, at most " + std::to_string(kMaxSideFileBytes) + " can be stored beside a delta");
+  }
   if (!files_.insert(file_name).second) return InvalidArgument("file " + Quoted(file_name) + " is stored already");
   if (file_name != "README.md") {  // for people to edit
     Digest digest;
