@@ -6,6 +6,7 @@
 #include <chrono>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "base/check.h"
 
@@ -42,11 +43,15 @@ bool SpinUntil(const Condition& condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(size_t n_threads) {
+ThreadPool::ThreadPool(size_t n_threads) : slots_(n_threads) {
   DF_CHECK(n_threads >= 1);
+  // A part whose worker could not be started is the caller's: the split stays that of the threads asked for.
   workers_.reserve(n_threads - 1);
-  for (size_t thread = 1; thread < n_threads; ++thread) {
-    workers_.emplace_back([this, thread] { Work(thread); });
+  try {
+    for (size_t thread = 1; thread < n_threads; ++thread) {
+      workers_.emplace_back([this, thread] { Work(thread); });
+    }
+  } catch (const std::system_error&) {
   }
 }
 
@@ -67,10 +72,17 @@ void ThreadPool::RunPart(size_t thread) {
   if (begin < end) part_(body_, begin, end, thread);
 }
 
+void ThreadPool::TakePart(size_t thread) {
+  // acquire: what the opener published. From here on the call cannot end before this part has.
+  if (!slots_[thread].open.exchange(false, std::memory_order_acq_rel)) return;
+  RunPart(thread);
+  n_running_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
 void ThreadPool::Run(size_t n, size_t grain, Part part, const void* body) {
   if (n == 0) return;
   DF_CHECK(grain > 0);
-  if (workers_.empty() || n <= grain) {
+  if (n_threads() == 1 || n <= grain) {
     part(body, 0, n, 0);
     return;
   }
@@ -78,14 +90,19 @@ void ThreadPool::Run(size_t n, size_t grain, Part part, const void* body) {
   grain_ = grain;
   part_ = part;
   body_ = body;
-  n_running_.store(workers_.size(), std::memory_order_relaxed);
+  n_running_.store(n_threads() - 1, std::memory_order_relaxed);
+  for (size_t thread = 1; thread < n_threads(); ++thread) {
+    slots_[thread].open.store(true, std::memory_order_release);  // publishes n_, grain_, part_, body_
+  }
   {
     // The lock pairs with the wait in Work: a worker about to park cannot miss the new epoch.
     const std::lock_guard lock(mutex_);
-    epoch_.fetch_add(1, std::memory_order_release);  // publishes n_, grain_, part_, body_
+    epoch_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_all();
   RunPart(0);
+  // A worker that is not on a CPU by now may take milliseconds to get there: doing its part here costs less.
+  for (size_t thread = n_threads() - 1; thread > 0; --thread) TakePart(thread);
   // acquire: the parts' results are visible to the caller.
   const auto done = [this] { return n_running_.load(std::memory_order_acquire) == 0; };
   while (!SpinUntil(done)) std::this_thread::yield();
@@ -99,10 +116,9 @@ void ThreadPool::Work(size_t thread) {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, changed);
     }
+    seen = epoch_.load(std::memory_order_acquire);  // before stopping_: the destructor sets that first
     if (stopping_.load(std::memory_order_acquire)) return;
-    ++seen;
-    RunPart(thread);
-    n_running_.fetch_sub(1, std::memory_order_acq_rel);
+    TakePart(thread);
   }
 }
 
