@@ -39,9 +39,40 @@ Status SyncDirectoryOf(const std::string& path) {
   return Status::Ok();
 }
 
+bool IsOrContains(const fs::path& directory, const std::string& inner) {
+  std::error_code error;
+  for (fs::path at = fs::canonical(inner, error); !error; at = at.parent_path()) {
+    if (fs::equivalent(directory, at, error)) return true;
+    if (at == at.root_path()) break;
+  }
+  return false;
+}
+
+Status CheckReplaceable(const std::string& target, const AtomicDirectory::Options& options) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(target, error))) return Status::Ok();
+  if (!options.replace) {
+    return FailedPrecondition(target + " exists already; remove it, choose another name or allow replacing");
+  }
+  const std::string refused = target + " is not replaced: ";
+  if (!fs::is_directory(target, error)) return FailedPrecondition(refused + "it is no directory");
+  for (const std::string& input : options.inputs) {
+    if (IsOrContains(target, input)) return FailedPrecondition(refused + "it is needed to make what is to replace it");
+  }
+  if (options.mark.empty() || fs::exists(target + "/" + options.mark, error) || fs::is_empty(target, error)) {
+    return Status::Ok();
+  }
+  return FailedPrecondition(refused + "it holds other things (no " + options.mark + "); remove it yourself");
+}
+
 }  // namespace
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
+  std::error_code ignored;  // what cannot be looked at cannot be replaced either
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    return FailedPrecondition(path + " is there and is no regular file: it is not replaced");
+  }
   std::string temporary = TemporaryName(path);
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return IoError("cannot create " + temporary, errno);
@@ -110,9 +141,7 @@ Status WriteFileAtomically(const std::string& path, std::string_view content) {
 Result<AtomicDirectory> AtomicDirectory::Create(const std::string& target, Options options) {
   std::string clean = WithoutTrailingSlash(target);
   std::error_code error;
-  if (fs::exists(clean, error) && !options.replace) {
-    return FailedPrecondition(clean + " exists already; remove it, choose another name or allow replacing");
-  }
+  DF_RETURN_IF_ERROR(CheckReplaceable(clean, options));
   const fs::path parent = fs::path(clean).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
   if (error) return IoError("cannot create directory " + parent.string(), error.value());
@@ -134,7 +163,8 @@ AtomicDirectory::~AtomicDirectory() {
 
 Status AtomicDirectory::Commit() {
   std::string replaced;
-  if (options_.replace && fs::exists(target_)) {
+  std::error_code ignored;
+  if (options_.replace && fs::exists(fs::symlink_status(target_, ignored))) {
     replaced = TemporaryName(target_);
     if (std::rename(target_.c_str(), replaced.c_str()) != 0) return IoError("cannot move " + target_ + " away", errno);
   }
@@ -144,7 +174,7 @@ Status AtomicDirectory::Commit() {
     return IoError("cannot rename " + temporary_ + " to " + target_, error);
   }
   temporary_.clear();
-  std::error_code ignored;  // the target stands; a left-over of the old one harms nobody
+  // The target stands; a left-over of the old one harms nobody.
   if (!replaced.empty()) fs::remove_all(replaced, ignored);
   return SyncDirectoryOf(target_);
 }

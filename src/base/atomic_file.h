@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -13,6 +14,7 @@ namespace df {
 // Sequential writer. Destroyed without Commit: the temporary file is removed. Thread-compatible.
 class AtomicFile {
  public:
+  // Replaces regular files only: kFailedPrecondition where `path` is a directory, a device or the like; kIo.
   static Result<AtomicFile> Create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept;
   AtomicFile& operator=(AtomicFile&& other) noexcept;
@@ -40,13 +42,18 @@ class AtomicFile {
 
 Status WriteFileAtomically(const std::string& path, std::string_view content);
 
-// A directory that appears whole or not at all. Files are written into path(); Commit renames it to the target. An
-// existing target is replaced only when `replace` is set. Destroyed without Commit: removed.
+// A directory that appears whole or not at all. Files are written into path(); Commit renames it to the target.
+// Destroyed without Commit: removed. An existing target is replaced only when `replace` is set and it is a directory
+// that is empty or holds `mark`, and neither is nor contains one of `inputs`: a mistyped name must not cost anybody's
+// data.
 class AtomicDirectory {
  public:
   struct Options {
     bool replace = false;
+    std::string mark = {};                 // name of a file; empty: any directory will do
+    std::vector<std::string> inputs = {};  // directories that are being read
   };
+  // kFailedPrecondition: the target exists and may not be replaced; kIo.
   static Result<AtomicDirectory> Create(const std::string& target, Options options);
   AtomicDirectory(AtomicDirectory&& other) noexcept;
   AtomicDirectory& operator=(AtomicDirectory&&) = delete;

@@ -1,14 +1,18 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "base/atomic_file.h"
 #include "base/float16.h"
@@ -68,6 +72,41 @@ TEST_F(AtomicFileTest, AppearsOnlyOnCommit) {
   EXPECT_EQ(ReadFileBounded(path, 4).status().code(), StatusCode::kResourceExhausted);
 }
 
+TEST_F(AtomicFileTest, ReplacesNoDeviceAndNoDirectory) {
+  const std::string fifo = path_ + "/fifo", link = path_ + "/link", directory = path_ + "/directory";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", link);
+  std::filesystem::create_directory(directory);
+  for (const std::string& path : {fifo, link, directory}) {
+    EXPECT_EQ(WriteFileAtomically(path, "x").code(), StatusCode::kFailedPrecondition) << path;
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(fifo));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+}
+
+TEST_F(AtomicFileTest, ReplacesNoDirectoryThatIsReadOrHoldsOtherThings) {
+  const std::string outer = path_ + "/outer", input = outer + "/input", other = path_ + "/other",
+                    file = path_ + "/file";
+  for (const std::string& directory : {outer, input, other}) {
+    std::filesystem::create_directory(directory);
+    ASSERT_TRUE(WriteFileAtomically(directory + "/mine", "x").ok());
+  }
+  ASSERT_TRUE(WriteFileAtomically(file, "x").ok());
+  std::filesystem::create_directory_symlink(input, path_ + "/link");
+  const AtomicDirectory::Options options = {.replace = true, .mark = "mark", .inputs = {input}};
+  const AtomicDirectory::Options marked = {.replace = true, .mark = "mine", .inputs = {input}};
+  for (const std::string& path : {outer, input, path_ + "/link", input + "/../input/"}) {
+    EXPECT_EQ(AtomicDirectory::Create(path, marked).status().code(), StatusCode::kFailedPrecondition) << path;
+  }
+  for (const std::string& path : {other, file}) {
+    EXPECT_EQ(AtomicDirectory::Create(path, options).status().code(), StatusCode::kFailedPrecondition) << path;
+  }
+  auto allowed = AtomicDirectory::Create(other, marked);
+  ASSERT_TRUE(allowed.ok()) << allowed.status().message();
+  EXPECT_TRUE(allowed->Commit().ok());
+  EXPECT_FALSE(std::filesystem::exists(other + "/mine"));
+}
+
 TEST_F(AtomicFileTest, DirectoryIsReplacedOnlyWhenAllowed) {
   const std::string path = path_ + "/directory";
   for (int round = 0; round < 2; ++round) {
@@ -79,6 +118,44 @@ TEST_F(AtomicFileTest, DirectoryIsReplacedOnlyWhenAllowed) {
   EXPECT_EQ(*ReadFileBounded(path + "/round", 10), "1");
   EXPECT_EQ(AtomicDirectory::Create(path, {}).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_), {}), 1);
+}
+
+// A worker shares its only CPU with the caller: waiting for it would cost a turn of the scheduler for each call.
+TEST(ThreadPool, CallerDoesThePartsOfWorkersThatGetNoCpu) {
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  size_t n_by_caller = 0;
+  {
+    ThreadPool pool(4);  // its threads inherit the affinity
+    const std::thread::id caller = std::this_thread::get_id();
+    for (int call = 0; call < 1000; ++call) {
+      std::array<bool, 4> by_caller = {};
+      pool.ParallelFor(
+          4, 1, [&](size_t, size_t, size_t thread) { by_caller[thread] = std::this_thread::get_id() == caller; });
+      EXPECT_TRUE(by_caller[0]);
+      n_by_caller += static_cast<size_t>(std::count(by_caller.begin() + 1, by_caller.end(), true));
+    }
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_GT(n_by_caller, 0U);
+}
+
+TEST(ThreadPool, RunsEveryPartOnceInManyShortCalls) {
+  ThreadPool pool(4);
+  std::array<uint64_t, 4> runs = {};  // each part's own: no two threads may run one part at a time
+  for (uint64_t call = 1; call <= 20000; ++call) {
+    pool.ParallelFor(4, 1, [&](size_t begin, size_t end, size_t thread) {
+      EXPECT_EQ(begin, thread);
+      EXPECT_EQ(end, thread + 1);
+      ++runs[thread];
+    });
+    ASSERT_EQ(runs, (std::array<uint64_t, 4>{call, call, call, call}));
+  }
 }
 
 TEST(ThreadPool, VisitsEveryIndexOnceForAnyThreadsAndGrain) {

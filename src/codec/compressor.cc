@@ -157,7 +157,8 @@ Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const 
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<DeltaWriter> writer,
                       DeltaWriter::Create(directory, {.base_fingerprint = report.base_fingerprint,
                                                       .base_name = options.base_name,
-                                                      .replace = options.replace}));
+                                                      .replace = options.replace,
+                                                      .inputs = {base.directory(), fine_tune.directory()}}));
   DF_RETURN_IF_ERROR(EncodeAll(pool, tasks, options, *writer, report));
   Summarize(report);
   DF_ASSIGN_OR_RETURN(report.files, CopyChangedFiles(base.directory(), fine_tune.directory(), *writer));

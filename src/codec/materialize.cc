@@ -175,7 +175,10 @@ Result<MaterializeReport> Materialize(ThreadPool& pool, const Checkpoint& base, 
                                       const std::string& target, const MaterializeOptions& options) {
   DF_ASSIGN_OR_RETURN(const BoundVariant variant, BindVariant(base, variant_directory));
   if (variant.delta != nullptr) DF_RETURN_IF_ERROR(variant.delta->VerifyDigest());
-  DF_ASSIGN_OR_RETURN(AtomicDirectory directory, AtomicDirectory::Create(target, {.replace = options.replace}));
+  DF_ASSIGN_OR_RETURN(AtomicDirectory directory,
+                      AtomicDirectory::Create(target, {.replace = options.replace,
+                                                       .mark = "config.json",
+                                                       .inputs = {base.directory(), variant_directory}}));
   const std::vector<Shard> shards = PlanShards(variant, options);
   CheckpointMaker maker(pool, options, variant);
   MaterializeReport report{.n_tensors = variant.weights.size(), .n_shards = shards.size()};

@@ -83,8 +83,9 @@ class DeltaWriter {
  public:
   struct Options {
     std::string base_fingerprint;
-    std::string base_name = {};  // for people: base_model_name_or_path
-    bool replace = false;
+    std::string base_name = {};            // for people: base_model_name_or_path
+    bool replace = false;                  // an existing delta, or an empty directory
+    std::vector<std::string> inputs = {};  // directories that must not be replaced
   };
   static Result<std::unique_ptr<DeltaWriter>> Create(const std::string& directory, Options options);
   virtual ~DeltaWriter() = default;

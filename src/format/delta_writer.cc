@@ -220,7 +220,9 @@ Result<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(const std::string& dire
   if (!IsDigest(options.base_fingerprint)) {
     return InvalidArgument("a base fingerprint has 32 hex digits, got " + Quoted(options.base_fingerprint));
   }
-  DF_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory, {.replace = options.replace}));
+  DF_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory, {.replace = options.replace,
+                                                                                  .mark = "delta_config.json",
+                                                                                  .inputs = options.inputs}));
   DF_ASSIGN_OR_RETURN(AtomicFile spool, AtomicFile::Create(target.path() + "/delta_spool"));
   return std::unique_ptr<DeltaWriter>(
       std::make_unique<DeltaWriterImpl>(std::move(target), std::move(spool), std::move(options)));
