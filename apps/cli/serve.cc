@@ -171,8 +171,18 @@ void WaitForEnd(server::Server& server, const sigset_t& signals, const ServeOpti
 }
 
 Status CheckKeys(const ServeOptions& options) {
+  // A secret that was not filled in must not leave the server open.
+  const char* variable = std::getenv("DELTAFOLD_API_KEY");
+  if (variable != nullptr && options.api_keys.empty()) {
+    return InvalidArgument("DELTAFOLD_API_KEY is set and holds no key: unset it or put one in");
+  }
   for (const std::string& key : options.api_keys) {
     if (key.empty()) return InvalidArgument("an API key must not be empty");
+    for (const char c : key) {
+      if (static_cast<unsigned char>(c) <= ' ' || c == 0x7F) {
+        return InvalidArgument("an API key must not hold spaces or control characters: no client can send them");
+      }
+    }
   }
   return Status::Ok();
 }
@@ -194,6 +204,12 @@ Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
   TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
   DF_RETURN_IF_ERROR(CheckKeys(options));
+  if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");
+  if (!options.served_model_name.empty()) {
+    if (const Status name = CheckServedName(options.served_model_name); !name.ok()) {
+      return name.Annotate("served-model-name");
+    }
+  }
   DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options));
 
   RaiseDescriptorLimit();

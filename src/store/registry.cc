@@ -9,30 +9,29 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 256;
 
-// Names stand in JSON, URLs, metric labels and comma-separated flags.
-Status CheckName(const std::string& name) {
-  if (name.empty()) return InvalidArgument("a variant needs a name, got an empty one");
+}  // namespace
+
+Status CheckServedName(const std::string& name) {
+  if (name.empty()) return InvalidArgument("a served model needs a name, got an empty one");
   if (name.size() > kMaxNameBytes) {
-    return InvalidArgument("a variant's name may have " + std::to_string(kMaxNameBytes) + " bytes, got " +
+    return InvalidArgument("a served model's name may have " + std::to_string(kMaxNameBytes) + " bytes, got " +
                            std::to_string(name.size()));
   }
-  if (!IsValidUtf8(name)) return InvalidArgument("a variant's name must be UTF-8");
+  if (!IsValidUtf8(name)) return InvalidArgument("a served model's name must be UTF-8");
   for (const char c : name) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte <= ' ' || byte == 0x7F || c == ',' || c == '"' || c == '\'' || c == '\\' || c == '=') {
       return InvalidArgument(
-          "a variant's name may not contain spaces, control characters, comma, equals sign, quote or backslash");
+          "a served model's name may not contain spaces, control characters, comma, equals sign, quote or backslash");
     }
   }
   const std::string path = "/" + name + "/";
   if (path.find("//") != std::string::npos || path.find("/./") != std::string::npos ||
       path.find("/../") != std::string::npos) {
-    return InvalidArgument("a variant's name may not contain empty, \".\" or \"..\" path parts");
+    return InvalidArgument("a served model's name may not contain empty, \".\" or \"..\" path parts");
   }
   return Status::Ok();
 }
-
-}  // namespace
 
 std::string_view Variant::KindName() const {
   if (IsBase()) return "base";
@@ -44,7 +43,7 @@ Registry::Registry(std::string base_name, std::shared_ptr<const Variant> base) :
 }
 
 Status Registry::Add(std::shared_ptr<const Variant> variant) {
-  DF_RETURN_IF_ERROR(CheckName(variant->name));
+  DF_RETURN_IF_ERROR(CheckServedName(variant->name));
   const std::scoped_lock lock(mutex_);
   const std::string name = variant->name;
   if (!variants_.emplace(name, std::move(variant)).second) {

@@ -33,13 +33,16 @@ struct Variant {
   std::string_view KindName() const;  // "base", "delta", "lora"
 };
 
+// Names stand in JSON, URLs, metric labels and comma-separated flags. kInvalidArgument for a bad one: empty, over 256
+// bytes, not UTF-8, with spaces and control characters, comma, equals sign, quote, backslash, "." and ".." path parts.
+Status CheckServedName(const std::string& name);
+
 // Thread-safe.
 class Registry {
  public:
   Registry(std::string base_name, std::shared_ptr<const Variant> base);
 
-  // kInvalidArgument for a bad name (empty, over 256 bytes, spaces and control characters, comma, equals sign, quote,
-  // backslash, "." and ".." path parts), kFailedPrecondition when taken.
+  // kInvalidArgument for a bad name, kFailedPrecondition when taken.
   Status Add(std::shared_ptr<const Variant> variant);
   // The variant called `name`; "base:variant" is accepted for any registered variant. nullptr when unknown.
   std::shared_ptr<const Variant> FindOrNull(std::string_view name) const;

@@ -125,6 +125,10 @@ class LifecycleTests:
                 (("--model", model, "--delta-modules", "nopath"), 2, "NAME=PATH"),
                 (("--model", model, "--delta-modules", "x=/nowhere"), None, "x"),
                 (("--model", model, "--api-key", ""), 2, "key"),
+                (("--model", model, "--api-key", "a\nb"), 2, "key"),
+                (("--model", model, "--host", ""), 2, "host"),
+                (("--model", model, "--served-model-name", "a\nb"), 2, "served-model-name"),
+                (("--model", model, "--port", "0", "--port-file", "/dev/null"), 1, "/dev/null"),
                 (("--model", model, "--host", "192.0.2.1"), 1, "192.0.2.1"),
                 (("--model", model, "--kv-cache-dtype", "int3"), 2, "int3"),
                 (("--model", model, "--portt", "1"), 2, "--port")):
