@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <cstdio>
 #include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -64,6 +66,15 @@ int ReportUsage(CLI::App& app, const CLI::Error& error) {
   return 2;
 }
 
+// 1 for a success whose report was lost, `exit_code` otherwise.
+int WithOutputChecked(int exit_code) {
+  std::cout.flush();
+  const bool lost = !std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  if (exit_code != 0 || !lost) return exit_code;
+  std::cerr << "deltafold: cannot write to standard output: is the disk full?\n";
+  return 1;
+}
+
 }  // namespace
 
 int Report(std::string_view command, const Status& status) {
@@ -91,14 +102,18 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     std::cout << ParsedCommand(app).help();
-    return 0;
+    return WithOutputChecked(0);
   } catch (const CLI::ParseError& error) {
     return ReportUsage(app, error);
   } catch (const std::bad_alloc&) {
     std::cerr << "deltafold: out of memory; free some, lift the limit, or serve fewer variants\n";
     return 1;
+  } catch (const std::system_error& error) {  // a thread that cannot be started
+    std::cerr << "deltafold: " << error.what() << "; lift the limits of memory or processes\n";
+    return 1;
   }
-  return exit_code;
+  // A server's answers go elsewhere.
+  return app.got_subcommand("serve") ? exit_code : WithOutputChecked(exit_code);
 }
 
 }  // namespace df::cli

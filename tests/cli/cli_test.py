@@ -4,6 +4,7 @@ Usage: cli_test.py DELTAFOLD [unittest arguments]"""
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,37 @@ class Usage(unittest.TestCase):
         self.assertIn("avx9000", done.stderr)
 
 
+class FullDisk(unittest.TestCase):
+    def test_a_lost_report_is_a_failure(self):
+        for arguments in (["version"], ["compress", "--help"], ["inspect", BASE], ["inspect", BASE, "--json"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "w") as full:
+                done = subprocess.run([BINARY, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=RUN_S)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("standard output", done.stderr)
+
+
+class ScarceMemory(unittest.TestCase):
+    """Too little address space ends every command with a cause, at whatever point it runs out."""
+
+    def test_no_limit_of_memory_ends_a_command_by_a_signal(self):
+        def limit(mib):
+            return lambda: resource.setrlimit(resource.RLIMIT_AS, (mib << 20, mib << 20))
+        if subprocess.run([BINARY, "version"], capture_output=True, preexec_fn=limit(1024)).returncode != 0:
+            self.skipTest("a sanitizer reserves more address space than this test leaves")
+        with tempfile.TemporaryDirectory(prefix="deltafold-cli-") as directory:
+            for mib in (16, 24, 32, 40, 48, 64, 96, 128, 256):
+                for arguments in (["compress", BASE, FINETUNE, f"{directory}/{mib}"], ["inspect", BASE],
+                                  ["run", "--model", BASE, "--max-tokens", "2", "hi"],
+                                  ["logits", "--model", BASE, "--ids", "1,2", "--greedy", 1]):
+                    with self.subTest(mib=mib, command=arguments[0]):
+                        done = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True,
+                                              timeout=RUN_S, stdin=subprocess.DEVNULL, preexec_fn=limit(mib))
+                        self.assertIn(done.returncode, (0, 1, 127), done.stderr)  # 127: the loader itself
+                        if done.returncode == 1:
+                            self.assertRegex(done.stderr, r"\Adeltafold.*\n\Z")
+
+
 class Deltas(unittest.TestCase):
     """compress, verify and materialize on the family of the demonstration."""
 
@@ -101,6 +133,22 @@ class Deltas(unittest.TestCase):
         forced = self.directory / "forced"
         for arguments in ([], ["--force"]):
             self.assertEqual(deltafold("compress", BASE, FINETUNE, forced, *arguments).returncode, 0)
+
+    def test_force_replaces_nothing_but_an_output(self):
+        model, other = self.directory / "model", self.directory / "other"
+        shutil.copytree(FINETUNE, model)
+        other.mkdir()
+        (other / "letter.txt").write_text("dear")
+        before = {path: path.read_bytes() for place in (model, other) for path in place.iterdir()}
+        for arguments in (["compress", BASE, model, model], ["compress", BASE, model, other],
+                          ["compress", BASE, model, self.directory],
+                          ["materialize", "--base", model, "--delta", self.delta, "--out", model],
+                          ["materialize", "--base", BASE, "--delta", self.delta, "--out", self.delta],
+                          ["materialize", "--base", BASE, "--delta", self.delta, "--out", other]):
+            done = deltafold(*arguments, "--force")
+            self.assertEqual((done.returncode, done.stdout), (1, ""), arguments)
+        self.assertEqual({path: path.read_bytes() for place in (model, other) for path in place.iterdir()}, before)
+        self.assertTrue((self.delta / "delta_config.json").exists())
 
     def test_a_missing_model_is_named_and_nothing_is_written(self):
         out = self.directory / "none"
