@@ -148,6 +148,12 @@ TEST(ChatTemplate, BombsEndWithATypedError) {
       "{{ 'abc' | indent(1000000000) }}",
       "{{ range(100000) | list | tojson(indent=64) * 1000 }}",
       "{{ 10 ** 10 ** 10 }}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x * 1 + ns.x %}{% endfor %}",
+      "{% set ns = namespace(x=[]) %}{% for i in range(40) %}{% set ns.x = [1] * 100000000 + ns.x %}{% endfor %}",
+      "{% set ns = namespace(x=(1, 2)) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+      "{% macro a(x, n) %}{% if n %}{{ a(x + x, n - 1) }}{% endif %}{% endmacro %}{{ a([1], 40) }}",
+      "{% block a %}{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}"
+      "{% endblock %}",
       "{% set ns = namespace() %}{% set ns.me = ns %}",
       "{% set ns = namespace() %}{% set ns.me = [{'k': ns}] %}",
       "{% set ns = namespace() %}{% set (ns.a, ns.b) = (ns, ns) %}",
