@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/json.h"
 #include "cli/command.h"
 #include "cli/model_argument.h"
 #include "cli/table.h"

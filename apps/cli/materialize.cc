@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "base/json.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"

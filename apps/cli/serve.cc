@@ -18,6 +18,7 @@
 #include "metrics/metrics.h"
 #include "server/server.h"
 #include "store/registry.h"
+#include "text/chat_template.h"
 
 namespace df::cli {
 namespace {

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <memory>
 
+#include "base/json.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"

@@ -8,12 +8,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/json_fwd.h"
 #include "base/status.h"
 
 namespace df {
-
-// Keys keep file order: PEFT's pattern dictionaries are matched first key first.
-using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
   size_t max_depth = 64;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "codec/exact.h"
 #include "codec/model_card.h"
 #include "codec/side_files.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "base/thread_pool.h"
 #include "codec/codec.h"
 #include "codec/sign.h"

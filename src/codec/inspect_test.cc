@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "base/json.h"
 #include "codec/compressor.h"
 #include "testing/made_checkpoint.h"
 

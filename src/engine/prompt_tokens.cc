@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "text/chat_template.h"
 #include "text/prompt.h"
 
 namespace df {

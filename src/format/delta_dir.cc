@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/atomic_file.h"
+#include "base/json.h"
 #include "format/delta_tensors.h"
 #include "format/digest.h"
 #include "format/message.h"

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "format/checkpoint.h"
 #include "tensor/linear_delta.h"
 

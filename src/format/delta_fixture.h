@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "format/delta_dir.h"
 #include "testing/refusal.h"
 #include "testing/temporary_directory.h"

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/atomic_file.h"
+#include "base/json.h"
 #include "format/delta_dir.h"
 #include "format/delta_tensors.h"
 #include "format/digest.h"

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "format/architecture.h"
 #include "format/model_config.h"
 

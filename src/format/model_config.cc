@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/json.h"
 #include "format/architecture.h"
 #include "format/message.h"
 

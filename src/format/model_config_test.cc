@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/json.h"
 #include "testing/refusal.h"
 #include "testing/temporary_directory.h"
 

@@ -12,19 +12,13 @@
 #include <vector>
 
 #include "base/json.h"
+#include "format/linear_module.h"
 #include "format/safetensors.h"
 #include "tensor/linear_delta.h"
 
 namespace df {
 
 struct PeftConfig;  // format/peft_config.h
-
-// A linear module of the base that an adapter may change.
-struct LinearModule {
-  std::string path;  // "model.layers.0.self_attn.q_proj"
-  size_t d_out = 0;
-  size_t d_in = 0;
-};
 
 class PeftAdapter {
  public:

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "base/json.h"
 #include "format/message.h"
 
 namespace df {

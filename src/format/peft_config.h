@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "base/status.h"
 
 namespace re2 {

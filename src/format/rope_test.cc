@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/json.h"
 #include "format/model_config.h"
 #include "testing/refusal.h"
 

@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "format/checkpoint.h"
+#include "format/linear_module.h"
 #include "format/model_config.h"
-#include "format/peft_adapter.h"
 
 namespace df {
 

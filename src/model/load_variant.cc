@@ -1,5 +1,7 @@
 #include <set>
 
+#include "format/delta_dir.h"
+#include "format/peft_adapter.h"
 #include "model/layer_names.h"
 #include "model/weights.h"
 

@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "format/checkpoint.h"
-#include "format/delta_dir.h"
-#include "format/peft_adapter.h"
 #include "kernels/linear.h"
 #include "model/bind.h"
 #include "model/slots.h"
 
 namespace df {
+
+class DeltaDirectory;  // format/delta_dir.h
+class PeftAdapter;     // format/peft_adapter.h
 
 struct LayerWeights {
   std::array<kernels::LinearWeight, kLinearSlots> linear;

@@ -1,5 +1,7 @@
 #include "server/error_map.h"
 
+#include "base/json.h"
+
 namespace df::server {
 namespace {
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "format/delta_dir.h"
+#include "format/peft_adapter.h"
 #include "store/registry.h"
 
 namespace df {

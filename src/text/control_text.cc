@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/json.h"
+
 namespace df {
 namespace {
 

@@ -13,7 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_fwd.h"
 #include "text/tokenizer.h"
 
 namespace df {

@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "base/json.h"
+#include "text/chat_template.h"
 #include "text/control_text.h"
 
 namespace df {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace df {
 
+class ChatTemplate;
 class ControlText;
 
 // Immutable after loading, thread-safe; copies share the tables.

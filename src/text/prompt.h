@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
 #include "base/status.h"
+#include "text/chat_template.h"
 #include "text/model_text.h"
 
 namespace df {

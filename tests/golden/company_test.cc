@@ -1,5 +1,7 @@
 #include <optional>
 
+#include "format/delta_dir.h"
+#include "format/peft_adapter.h"
 #include "golden_fixtures.h"
 
 namespace df::testing {

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "format/delta_dir.h"
+#include "format/peft_adapter.h"
 #include "kernels/target.h"
 #include "testing/decode.h"
 #include "testing/status_matchers.h"
