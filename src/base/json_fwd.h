@@ -1,4 +1,5 @@
-// The name of the JSON value for headers that only pass it on: its definition (json.h) costs seconds a translation unit.
+// The name of the JSON value for headers that only pass it on: its definition (json.h) costs seconds a translation
+// unit.
 #ifndef DELTAFOLD_BASE_JSON_FWD_H_
 #define DELTAFOLD_BASE_JSON_FWD_H_
 
