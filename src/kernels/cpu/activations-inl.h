@@ -12,7 +12,7 @@
 #include "kernels/cpu/block_product-inl.h"
 #include "kernels/cpu/dot-inl.h"
 #include "kernels/cpu/linear_plan.h"
-#include "kernels/cpu/sign_product-inl.h"
+#include "kernels/cpu/sign_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
@@ -62,18 +62,27 @@ inline void PackRows(KernelContext& context, const LinearPlan& plan) {
   });
 }
 
+// Sign tables of one block of 512 columns.
+template <class Signs>
+inline void BuildBlock(const LinearPlan& plan, const TableItem& item, size_t block) {
+  const size_t first = block * kSignBlockColumns;
+  const size_t n = std::min(kSignBlockColumns, plan.d_in - first);
+  uint8_t* tables = item.tables + block * kSignTableBytes<Signs>;
+  if (item.col_scale == nullptr) return Signs::Build(item.x + first, n, tables);
+  float scaled[kSignBlockColumns];
+  for (size_t k = 0; k < n; ++k) scaled[k] = item.x[first + k] * item.col_scale[first + k];
+  Signs::Build(scaled, n, tables);
+}
+
+template <class Signs>
 inline void BuildSignTables(KernelContext& context, const LinearPlan& plan) {
-  const size_t n_octets = (plan.d_in + kOctet - 1) / kOctet;
-  const size_t n_parts = (n_octets + kBlockOctets - 1) / kBlockOctets;
-  const size_t part_bytes = kBlockOctets * kTableFloats * sizeof(float);
-  context.pool.ParallelFor(plan.tables.size() * n_parts, Grain(part_bytes), [&](size_t begin, size_t end, size_t) {
-    for (size_t i = begin; i < end; ++i) {
-      const TableItem& item = plan.tables[i / n_parts];
-      const size_t first = i % n_parts * kBlockOctets;
-      const size_t last = std::min(first + kBlockOctets, n_octets);
-      BuildTables(item.x, item.col_scale, plan.d_in, first, last, item.tables);
-    }
-  });
+  const size_t n_blocks = (plan.d_in + kSignBlockColumns - 1) / kSignBlockColumns;
+  context.pool.ParallelFor(plan.tables.size() * n_blocks, Grain(kSignTableBytes<Signs>),
+                           [&](size_t begin, size_t end, size_t) {
+                             for (size_t i = begin; i < end; ++i) {
+                               BuildBlock<Signs>(plan, plan.tables[i / n_blocks], i % n_blocks);
+                             }
+                           });
 }
 
 // Products [begin, end) of one item with all rows of its run, stored by groups: [padded rank][group size].

@@ -12,6 +12,7 @@
 #define DELTAFOLD_KERNELS_CPU_BLOCK_PRODUCT_INL_H_
 #endif
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -21,9 +22,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
 
-// One f32 chain over 4096 terms already misses 1e-6: sums start anew every block. 512 columns of 32 bf16 rows are 32
-// KB.
-inline constexpr size_t kBlockColumns = 512;
+// Columns of one call: how long a chain is (one f32 chain over 4096 terms already misses 1e-6) and how far the reading
+// of weights runs ahead. A block of bf16 weights is 4 KB (8 KB on 16 lanes): it stays in the first level while every
+// group of rows takes its turn, and the next block of the same tile arrives meanwhile.
+inline constexpr size_t kBlockColumns = kLanes >= 16 ? 128 : 64;
 
 // Rows of the largest group. On an f32 panel 14 x 2 accumulators leave 4 of 32 registers for weights and x, 6 x 2 leave
 // 4 of 16; without FMA a product needs a register too. Unpacking 16-bit weights takes a few more.
@@ -66,19 +68,22 @@ struct F32Tile {
 // Vectors of outputs taken at once: more of them read the tile in longer pieces, as far as registers reach.
 constexpr size_t VectorsFor(size_t group) { return kLanes >= 16 ? 2 : group <= 2 ? 4 : 2; }
 
-// What a group reads ahead of its own use, in bytes from the current pair; 0 = nothing. Measured on a 2-core AVX-512
-// server: +14..30 % on streamed weights; on AVX2 desktops plain streams were best.
-inline constexpr size_t kPrefetchFarBytes = kLanes >= 16 ? 8192 : 0;  // into the second level
-inline constexpr size_t kPrefetchNearBytes = kLanes >= 16 ? 512 : 0;  // into the first
+// Into the first level, bytes ahead of the current pair; 0 = nothing. `BlockArgs::ahead` brings weights from memory: on
+// AVX-512 servers into the second level, from where they still have to be fetched.
+inline constexpr size_t kPrefetchNearBytes = kLanes >= 16 ? 512 : 0;
+inline constexpr int kPrefetchAheadLevel = kLanes >= 16 ? 2 : 3;  // as __builtin_prefetch counts: 3 = first level
+
+template <size_t kLines>
+HWY_INLINE void PrefetchAhead(const uint8_t* ahead) {
+  DF_UNROLL
+  for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(ahead + line * 64, 0, kPrefetchAheadLevel);
+}
 
 template <size_t kBytes>
-HWY_INLINE void PrefetchPair(const uint8_t* pair) {
-  if constexpr (kPrefetchFarBytes != 0) {
+HWY_INLINE void PrefetchNear(const uint8_t* pair) {
+  if constexpr (kPrefetchNearBytes != 0) {
     DF_UNROLL
-    for (size_t line = 0; line < kBytes; line += 64) {
-      __builtin_prefetch(pair + kPrefetchFarBytes + line, 0, 2);
-      __builtin_prefetch(pair + kPrefetchNearBytes + line, 0, 3);
-    }
+    for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(pair + kPrefetchNearBytes + line, 0, 3);
   }
 }
 
@@ -88,6 +93,10 @@ struct BlockArgs {
   const float* x = nullptr;  // [2 * n_pairs][G]
   float* sums = nullptr;     // [G][stride]
   size_t stride = 0;
+  // Weights to fetch from memory meanwhile, spread evenly over the call: a burst of requests fills the few buffers of
+  // outstanding misses and then stops the loop. Only products that stream look at it.
+  const uint8_t* ahead = nullptr;
+  size_t ahead_bytes = 0;
 };
 
 // acc[g][v] += w[v] * x[g]: one column.
@@ -113,8 +122,16 @@ HWY_INLINE void PartProduct(const BlockArgs& args, size_t first) {
   }
   const uint8_t* HWY_RESTRICT w = args.weights + first * Tile::kRowBytes;
   const float* HWY_RESTRICT x = args.x;
+  // This part's share of what to fetch.
+  constexpr size_t kParts = kTileRows / (V * kLanes);
+  const size_t step = (args.ahead_bytes + kParts * args.n_pairs - 1) / (kParts * args.n_pairs);
+  const uint8_t* ahead = args.ahead + args.ahead_bytes * first / kTileRows;
   for (size_t pair = 0; pair < args.n_pairs; ++pair, w += Tile::kPairBytes, x += 2 * G) {
-    if constexpr (kStream) PrefetchPair<Tile::kPairBytes>(w);
+    if constexpr (kStream) {
+      PrefetchAhead<std::max<size_t>(1, Tile::kPairBytes / 64 / kParts)>(ahead);
+      PrefetchNear<Tile::kPairBytes>(w);
+      ahead += step;
+    }
     FloatVec column[V];
     DF_UNROLL
     for (size_t v = 0; v < V; ++v) column[v] = Tile::Even(w + v * kLanes * Tile::kRowBytes);
@@ -143,7 +160,7 @@ HWY_NOINLINE void BlockProduct(const BlockArgs& args) {
 
 using BlockProductFn = void (*)(const BlockArgs&);
 
-// By group size - 1. kStream: weights come from memory (the first group of a block), so read ahead.
+// By group size - 1. kStream: weights come from memory, so the next ones are fetched meanwhile.
 template <class Tile, bool kStream, size_t... kSizes>
 constexpr auto MakeTable(std::index_sequence<kSizes...>) {
   return std::array<BlockProductFn, sizeof...(kSizes)>{&BlockProduct<Tile, kSizes + 1, kStream>...};

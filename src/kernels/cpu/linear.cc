@@ -12,19 +12,17 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/activations-inl.h"
 #include "kernels/cpu/block_product-inl.h"
+#include "kernels/cpu/decode-inl.h"
 #include "kernels/cpu/epilogue-inl.h"
 #include "kernels/cpu/linear_plan.h"
 #include "kernels/cpu/panel-inl.h"
-#include "kernels/cpu/sign_product-inl.h"
+#include "kernels/cpu/sign_lookup-inl.h"
+#include "kernels/cpu/sign_permute-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "kernels/scratch_slots.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
-
-// Decode takes two tiles at a time: 16 lanes of sign bits are two R32 lines.
-inline constexpr size_t kUnitTiles = 2;
-inline constexpr size_t kUnitRows = kUnitTiles * kTileRows;
 
 // Prefill takes four tiles a column block, so that the rows' block (256 KB) is read from the outer cache once for four;
 // four tiles of sums (128 KB) lie beside it.
@@ -48,76 +46,25 @@ size_t TileWorkBytes(const LinearPlan& plan, size_t n_rows) {
   return kTileRows * plan.d_in * sizeof(uint16_t) * (1 + n_rows / 4);
 }
 
-// One tile times all rows of the set; block by block, so that rows after the first group find the weights in cache.
-void MultiplyTile(const LinearSet& set, size_t tile, float* sums) {
-  const PackedWeight& weight = *set.weight;
-  const TileProducts products = TileProductsOf(weight.dtype);
-  const size_t pair_bytes = 2 * kTileRows * DTypeBytes(weight.dtype);
-  const size_t n_pairs = (weight.d_in + 1) / 2;
-  const uint8_t* weights = weight.tiles.data() + tile * weight.tile_bytes();
-  for (size_t pair = 0; pair < n_pairs; pair += kBlockColumns / 2) {
-    const BlockProductFn* product = products.stream;
-    for (const RowGroup& group : set.groups) {
-      product[group.size - 1]({.weights = weights + pair * pair_bytes,
-                               .n_pairs = std::min(kBlockColumns / 2, n_pairs - pair),
-                               .x = group.x + 2 * pair * group.size,
-                               .sums = sums + group.position * kUnitRows,
-                               .stride = kUnitRows});
-      product = products.reuse;
-    }
-  }
+size_t MostItems(std::span<const LinearSet> sets) {
+  size_t n = 0;
+  for (const LinearSet& set : sets) n = std::max(n, set.items.size());
+  return n;
 }
 
-// sums += row_scale * (signs x) for the rows of a run on the tiles of one unit.
-void AddSigns(const LinearPlan& plan, const LinearRun& run, size_t tile, float* sums) {
-  const FloatTag d;
-  const size_t n_octets = (plan.d_in + kOctet - 1) / kOctet;
-  const size_t d_out_tiles = (run.d_out + kTileRows - 1) / kTileRows;
-  if (tile >= d_out_tiles) return;
-  const bool two_tiles = tile + 1 < d_out_tiles;
-  const auto& planes = run.delta()->planes;
-  for (size_t p = 0; p < planes.size(); ++p) {
-    const size_t table = run.n_tables == 1 ? 0 : p;
-    const float* scale = planes[p].row_scale.data() + tile * kTileRows;
-    for (size_t row = 0; row < run.n_rows; ++row) {
-      HWY_ALIGN float product[kUnitRows];
-      SignProduct({.bits = planes[p].bits.data() + tile * n_octets * kTileRows,
-                   .two_tiles = two_tiles,
-                   .n_octets = n_octets,
-                   .tables = run.tables + (row * run.n_tables + table) * n_octets * kTableFloats},
-                  product);
-      float* to = sums + row * kUnitRows;
-      for (size_t i = 0; i < (two_tiles ? kUnitRows : kTileRows); i += kLanes) {
-        const FloatVec scaled = hn::Mul(hn::LoadU(d, scale + i), hn::Load(d, product + i));
-        hn::StoreU(hn::Add(hn::LoadU(d, to + i), scaled), d, to + i);
-      }
-    }
-  }
-}
-
-void DecodeUnit(const LinearPlan& plan, const LinearSet& set, size_t unit, float* sums) {
-  const size_t first_tile = unit * kUnitTiles;
-  if (first_tile * kTileRows >= set.d_out) return;
-  std::fill_n(sums, set.rows.size() * kUnitRows, 0.0F);
-  const size_t last_tile = std::min(first_tile + kUnitTiles, set.weight->n_tiles());
-  for (size_t tile = first_tile; tile < last_tile; ++tile) {
-    MultiplyTile(set, tile, sums + (tile - first_tile) * kTileRows);
-  }
-  for (const LinearRun& run : set.runs) {
-    float* run_sums = sums + run.position * kUnitRows;
-    if (run.n_tables > 0) AddSigns(plan, run, first_tile, run_sums);
-    Finish(plan, run, {.first = first_tile * kTileRows, .n = kUnitRows, .sums = run_sums, .stride = kUnitRows});
-  }
-}
-
+template <class Signs>
 void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   const size_t n_units = (TilesOf(plan.decode) + kUnitTiles - 1) / kUnitTiles;
-  const size_t sums_floats = MostRows(plan.decode) * kUnitRows;
+  const size_t base_floats = MostRows(plan.decode) * kUnitRows;
+  const size_t sums_floats = base_floats + MostItems(plan.decode) * kUnitRows;
   float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * sums_floats);
   const size_t grain = Grain(kUnitTiles * TileWorkBytes(plan, MostRows(plan.decode)));
   context.pool.ParallelFor(n_units, grain, [&](size_t begin, size_t end, size_t thread) {
+    float* sums = memory + thread * sums_floats;
     for (size_t unit = begin; unit < end; ++unit) {
-      for (const LinearSet& set : plan.decode) DecodeUnit(plan, set, unit, memory + thread * sums_floats);
+      for (const LinearSet& set : plan.decode) {
+        DecodeUnit<Signs>(plan, set, unit, {.base = sums, .signs = sums + base_floats});
+      }
     }
   });
 }
@@ -183,16 +130,31 @@ void PrefillSets(KernelContext& context, const LinearPlan& plan) {
   });
 }
 
-void LinearImpl(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
+// Exact signs: f32 permutes where a register holds 16 of them, else 28-bit lookups.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+using ExactSigns = PermuteSigns;
+#else
+using ExactSigns = LookupSigns<2>;
+#endif
+
+template <class Signs>
+void LinearWith(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
                 MatView<const float> x, MatView<float> y) {
-  const PlanOptions options = {
-      .max_decode_group = kTileGroup, .max_prefill_group = kPanelGroup, .table_floats = kTableFloats};
+  const PlanOptions options = {.max_decode_group = kTileGroup,
+                               .max_prefill_group = kPanelGroup,
+                               .octet_bytes = Signs::kOctetBytes,
+                               .block_bytes = Signs::kBlockBytes};
   const LinearPlan plan = MakePlan(context, options, base, segments, x, y);
   PackRows(context, plan);
-  BuildSignTables(context, plan);
+  BuildSignTables<Signs>(context, plan);
   MultiplyDown(context, plan);
-  if (!plan.decode.empty()) DecodeSets(context, plan);
+  if (!plan.decode.empty()) DecodeSets<Signs>(context, plan);
   if (!plan.prefill.empty()) PrefillSets(context, plan);
+}
+
+void LinearImpl(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
+                MatView<const float> x, MatView<float> y) {
+  LinearWith<ExactSigns>(context, base, segments, x, y);
 }
 
 }  // namespace df::kernels::cpu::HWY_NAMESPACE

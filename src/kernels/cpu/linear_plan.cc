@@ -22,6 +22,7 @@ size_t TableCount(const PackedDelta& delta) {
 struct Sizes {
   size_t n_rows = 0;
   size_t n_tables = 0;
+  size_t n_items = 0;
   size_t n_low_rank = 0;
   size_t low_rank_floats = 0;
 };
@@ -32,7 +33,10 @@ Sizes Measure(std::span<const LinearSegment> segments) {
     const size_t n = RowsOf(segment);
     sizes.n_rows += n;
     if (segment.delta == nullptr) continue;
-    if (HasPlanes(segment) && segment.phase == Phase::kDecode) sizes.n_tables += n * TableCount(*segment.delta);
+    if (HasPlanes(segment) && segment.phase == Phase::kDecode) {
+      sizes.n_tables += n * TableCount(*segment.delta);
+      sizes.n_items += n * segment.delta->planes.size();
+    }
     for (const PackedLowRank& pair : segment.delta->low_rank) {
       sizes.n_low_rank +=
           n / (kMaxPrefillRows / 2) + 2;  // runs: a set that was split has at least half of the most rows
@@ -81,7 +85,8 @@ class Builder {
   void Allocate(KernelContext& context) {
     const size_t n = sizes_.n_rows;  // every set, run and group has a row at least
     const size_t bytes = n * (sizeof(LinearSet) + sizeof(LinearRun) + sizeof(RowGroup) + 2 * sizeof(size_t)) +
-                         sizes_.n_tables * sizeof(TableItem) + sizes_.n_low_rank * sizeof(LowRankItem);
+                         sizes_.n_tables * sizeof(TableItem) + sizes_.n_items * sizeof(SignItem) +
+                         sizes_.n_low_rank * sizeof(LowRankItem);
     auto* memory = context.scratch.Get<uint8_t>(kSlotLinearOther, bytes);
     Carve(memory, n, sets_);
     Carve(memory, n, runs_);
@@ -89,10 +94,11 @@ class Builder {
     Carve(memory, n, rows_);
     Carve(memory, n, group_set_);
     Carve(memory, sizes_.n_tables, tables_);
+    Carve(memory, sizes_.n_items, items_);
     Carve(memory, sizes_.n_low_rank, low_rank_);
     x_ = context.scratch.Get<float>(kSlotLinearRows, n * plan_.padded_cols());
-    row_tables_floats_ = (plan_.d_in + 7) / 8 * options_.table_floats;
-    table_memory_ = context.scratch.Get<float>(kSlotLinearTables, sizes_.n_tables * row_tables_floats_);
+    row_table_bytes_ = (plan_.d_in + 7) / 8 * options_.octet_bytes + (plan_.d_in + 511) / 512 * options_.block_bytes;
+    table_memory_ = context.scratch.Get<uint8_t>(kSlotLinearTables, sizes_.n_tables * row_table_bytes_);
     low_rank_memory_ = context.scratch.Get<float>(kSlotLinearLowRank, sizes_.low_rank_floats);
   }
 
@@ -161,6 +167,7 @@ class Builder {
     open_.signs = signs;
     first_run_ = runs_.size;
     first_row_ = rows_.size;
+    first_item_ = items_.size;
   }
 
   void AddRun(const LinearSegment& segment, size_t first_row, size_t n_rows) {
@@ -173,21 +180,29 @@ class Builder {
     run.d_out = segment.delta != nullptr ? segment.delta->d_out : plan_.base->weight.d_out;
     for (size_t i = 0; i < n_rows; ++i) rows_.Add(first_row + i);
     open_.d_out = std::max(open_.d_out, run.d_out);
-    if (HasPlanes(segment) && segment.phase == Phase::kDecode) AddTables(run);
+    if (HasPlanes(segment) && segment.phase == Phase::kDecode) AddSigns(run);
     run.low_rank = low_rank_memory_;
     const LinearRun& stored = runs_.Add(run);
     if (segment.delta != nullptr) AddLowRank(stored);
   }
 
-  void AddTables(LinearRun& run) {
+  void AddSigns(const LinearRun& run) {
     const PackedDelta& delta = *run.delta();
-    run.n_tables = TableCount(delta);
-    run.tables = table_memory_;
+    const size_t n_tables = TableCount(delta);
+    const uint8_t* tables = table_memory_;
     for (size_t i = 0; i < run.n_rows; ++i) {
-      for (size_t t = 0; t < run.n_tables; ++t) {
+      for (size_t t = 0; t < n_tables; ++t) {
         const Buffer<float>& scale = delta.planes[t].col_scale;
         tables_.Add({plan_.x.Row(run.first_row + i), scale.empty() ? nullptr : scale.data(), table_memory_});
-        table_memory_ += row_tables_floats_;
+        table_memory_ += row_table_bytes_;
+      }
+    }
+    for (size_t p = 0; p < delta.planes.size(); ++p) {
+      for (size_t i = 0; i < run.n_rows; ++i) {
+        items_.Add({.plane = &delta.planes[p],
+                    .tables = tables + (i * n_tables + (n_tables == 1 ? 0 : p)) * row_table_bytes_,
+                    .position = run.position + i,
+                    .n_tiles = (run.d_out + kTileRows - 1) / kTileRows});
       }
     }
   }
@@ -215,6 +230,7 @@ class Builder {
     open_.runs = runs_.From(first_run_);
     open_.groups = groups_.From(first_group);
     open_.rows = rows_.From(first_row_);
+    open_.items = items_.From(first_item_);
     sets_.Add(open_);
   }
 
@@ -228,16 +244,18 @@ class Builder {
   Array<size_t> rows_;
   Array<size_t> group_set_;
   Array<TableItem> tables_;
+  Array<SignItem> items_;
   Array<LowRankItem> low_rank_;
   size_t n_products_ = 0;
   float* x_ = nullptr;
-  float* table_memory_ = nullptr;
+  uint8_t* table_memory_ = nullptr;
   float* low_rank_memory_ = nullptr;
-  size_t row_tables_floats_ = 0;
+  size_t row_table_bytes_ = 0;
   size_t max_group_ = 1;
   LinearSet open_;  // the set being filled, its first run and row
   size_t first_run_ = 0;
   size_t first_row_ = 0;
+  size_t first_item_ = 0;
 };
 
 }  // namespace

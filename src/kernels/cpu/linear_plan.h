@@ -24,7 +24,8 @@ inline constexpr size_t kMaxPrefillRows = 256;
 struct PlanOptions {
   size_t max_decode_group = 1;   // rows of the largest register kernel on tiles
   size_t max_prefill_group = 1;  // and on panels
-  size_t table_floats = 8;       // sign table of 8 columns
+  size_t octet_bytes = 64;       // sign tables: of 8 columns, and of a block beside those (sign_tables-inl.h)
+  size_t block_bytes = 64;
 };
 
 struct LinearRun {
@@ -33,8 +34,6 @@ struct LinearRun {
   size_t n_rows = 0;
   size_t position = 0;  // of first_row within the set
   size_t d_out = 0;
-  float* tables = nullptr;    // [n_rows][n_tables][ceil(d_in/8)][table_floats]; decode rows with planes
-  size_t n_tables = 0;        // 1, or one a plane where a plane has column scales
   float* low_rank = nullptr;  // scale * x A^T: for each pair its groups' [rank padded to pairs][group size]
 
   const PackedDelta* delta() const { return segment->delta; }
@@ -46,20 +45,29 @@ struct RowGroup {
   float* x = nullptr;  // [padded_cols][size]
 };
 
+// One plane's signs for one decode row.
+struct SignItem {
+  const PackedPlane* plane = nullptr;
+  const uint8_t* tables = nullptr;  // [ceil(d_in/512)] blocks; planes without column scales share a row's
+  size_t position = 0;              // of the row within the set
+  size_t n_tiles = 0;               // of the delta
+};
+
 struct LinearSet {
   const PackedWeight* weight = nullptr;
   const PackedDelta* signs = nullptr;  // prefill: planes folded into the panel; null = none
   std::span<const LinearRun> runs;
   std::span<const RowGroup> groups;
-  std::span<const size_t> rows;  // row of x at each position
-  size_t d_out = 0;              // largest of its runs
+  std::span<const size_t> rows;     // row of x at each position
+  std::span<const SignItem> items;  // decode: rows that share a plane lie together
+  size_t d_out = 0;                 // largest of its runs
 };
 
 // One row's sign tables to build.
 struct TableItem {
   const float* x = nullptr;
   const float* col_scale = nullptr;  // null = ones
-  float* tables = nullptr;
+  uint8_t* tables = nullptr;
 };
 
 // One low-rank pair of one run: products [first, first + rank) of all those of the call.
