@@ -5,6 +5,8 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -12,9 +14,21 @@
 #include "kernels/limits.h"
 #include "kernels/linear.h"
 #include "kernels/linear_fixture.h"
+#include "kernels/target.h"
 
 namespace df::kernels {
 namespace {
+
+// The header of every report names the target; a wrong DELTAFOLD_TARGET ends the program before a figure is printed.
+const bool kTargetNamed = [] {
+  const Status status = SetTargetFromEnvironment();
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    std::exit(2);
+  }
+  benchmark::AddCustomContext("vector target", CurrentTarget());
+  return true;
+}();
 
 constexpr size_t kSize = 4096;
 constexpr size_t kCopies = 16;    // x 32 MB of bf16 = 512 MB

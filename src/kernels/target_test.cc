@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 
+#include "hwy/highway.h"
+#include "kernels/limits.h"
+
 namespace df::kernels {
 namespace {
 
@@ -40,6 +43,24 @@ TEST(Target, ReadsTheEnvironment) {
   unsetenv("DELTAFOLD_TARGET");
   ASSERT_TRUE(SetTargetFromEnvironment().ok());
   EXPECT_EQ(CurrentTarget(), AvailableTargets().front());
+}
+
+// Where a limit is the first thing that a process asks for, the environment must have been read before.
+TEST(Target, EnvironmentRulesTheFirstCallWhateverItIs) {
+  const std::vector<std::string> names = AvailableTargets();
+  if (names.size() < 3) GTEST_SKIP() << "one vector target only";
+  const std::string& least = names[names.size() - 2];
+  setenv("DELTAFOLD_TARGET", least.c_str(), 1);
+  KernelContext context(1);
+  Buffer<uint8_t> memory(4096);
+  hwy::GetChosenTarget().DeInit();
+  ReadMemory(context, memory.span());
+  EXPECT_EQ(CurrentTarget(), least);
+  hwy::GetChosenTarget().DeInit();
+  MultiplyAdd(context, 1);
+  EXPECT_EQ(CurrentTarget(), least);
+  unsetenv("DELTAFOLD_TARGET");
+  ASSERT_TRUE(SetTargetFromEnvironment().ok());
 }
 
 }  // namespace
