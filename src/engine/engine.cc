@@ -57,7 +57,10 @@ void EngineLoop::Step() {
   PublishStats();  // a step may be long: who waits and who runs is known now
   if (pieces.empty()) return;
   BuildStep(pieces, base_->config.vocab, step_);
-  const MatView<const float> logits = decoder_.Step(context_, step_.batch, kv_pool_);
+  const MatView<float> logits = decoder_.Step(context_, step_.batch, kv_pool_);
+  for (size_t i = 0; i < step_.sampling.size(); ++i) {
+    if (step_.sampling[i]->MustGoOn()) kernels::Forbid(logits, i, step_.sampling[i]->stop_tokens);
+  }
   if (!step_.sampling.empty()) kernels::Sample(context_, logits, step_.sample_rows, step_.sampled);
   for (const Piece& piece : pieces) piece.sequence->n_cached += piece.n_rows;
   for (size_t i = 0; i < step_.sampling.size(); ++i) Deliver(*step_.sampling[i], step_.sampled[i].token);

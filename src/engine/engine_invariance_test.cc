@@ -1,40 +1,17 @@
 // A request's answer has the same bits whatever runs beside it, however it is cut, and after preemption.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 
-#include "base/rng.h"
 #include "engine/batch.h"
-#include "engine/engine.h"
-#include "model/kv_pool.h"
-#include "testing/engine_client.h"
-#include "testing/tiny_weights.h"
+#include "engine/engine_fixture.h"
 
 namespace df {
 namespace {
 
 using testing::Await;
 using testing::kTinyVocab;
-using testing::ValueOrDie;
 
-class EngineInvariance : public ::testing::Test {
+class EngineInvariance : public EngineFixture {
  protected:
-  static void SetUpTestSuite() { weights_ = testing::LoadTinyWeights(); }
-  static void TearDownTestSuite() { weights_ = {}; }
-
-  static std::unique_ptr<Engine> MakeEngine(EngineOptions options) {
-    return ValueOrDie(Engine::Create(weights_.base, options));
-  }
-  // The pool that holds `n_tokens`.
-  static uint64_t KvBytes(size_t n_tokens, DType dtype) {
-    return KvBlocksFor(n_tokens) * KvPool::BlockBytes(weights_.base->config, dtype);
-  }
-  static GenerationRequest Request(const std::string& id, const std::string& variant, size_t n_prompt) {
-    GenerationRequest request = testing::TinyRequest(weights_, id, variant, n_prompt);
-    request.params.max_tokens = 20;
-    return request;
-  }
-
   // Greedy and sampled, short and long, of every variant.
   static std::vector<GenerationRequest> Requests() {
     std::vector<GenerationRequest> requests;
@@ -66,8 +43,6 @@ class EngineInvariance : public ::testing::Test {
     for (const GenerationRequest& request : Requests()) alone.push_back(Answers(*engine, {request}).front());
     return alone;
   }
-
-  static inline testing::TinyWeights weights_;
 };
 
 TEST_F(EngineInvariance, AnswersTheSameAloneInPairsAndAllTogetherWithAnyNumberOfThreads) {

@@ -1,17 +1,14 @@
 #include "engine/engine.h"
 
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <future>
 #include <set>
 #include <thread>
 
 #include "base/rng.h"
-#include "engine/kv_cache.h"
-#include "model/kv_pool.h"
-#include "testing/engine_client.h"
-#include "testing/tiny_weights.h"
+#include "engine/engine_fixture.h"
 
 namespace df {
 namespace {
@@ -20,28 +17,8 @@ using testing::Await;
 using testing::Brake;
 using testing::kTinyVocab;
 using testing::Outcome;
-using testing::ValueOrDie;
 
-class EngineTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { weights_ = testing::LoadTinyWeights(); }
-  static void TearDownTestSuite() { weights_ = {}; }
-
-  static std::unique_ptr<Engine> MakeEngine(EngineOptions options) {
-    return ValueOrDie(Engine::Create(weights_.base, options));
-  }
-  // The pool that holds `n_tokens`.
-  static uint64_t KvBytes(size_t n_tokens, DType dtype) {
-    return KvBlocksFor(n_tokens) * KvPool::BlockBytes(weights_.base->config, dtype);
-  }
-  static GenerationRequest Request(const std::string& id, const std::string& variant, size_t n_prompt) {
-    GenerationRequest request = testing::TinyRequest(weights_, id, variant, n_prompt);
-    request.params.max_tokens = 20;
-    return request;
-  }
-
-  static inline testing::TinyWeights weights_;
-};
+using EngineTest = EngineFixture;
 
 void ExpectIdle(const Engine& engine) {
   const EngineStats stats = testing::IdleStats(engine);
@@ -76,40 +53,80 @@ TEST_F(EngineTest, TheSameSeedGivesTheSameAnswerAndNoneADifferentOne) {
   EXPECT_NE(answer(std::nullopt), answer(std::nullopt));
 }
 
+// What the base says to a prompt of 6 tokens, and a token of it that first stands somewhere in the middle.
+struct FreeAnswer {
+  std::vector<int32_t> tokens;
+  int32_t stop = -1;
+  std::vector<int32_t> until_stop;
+};
+
+FreeAnswer SplitAtAStop(std::vector<int32_t> tokens) {
+  const int32_t stop = tokens.at(10);
+  const auto first = std::find(tokens.begin(), tokens.end(), stop);
+  std::vector<int32_t> until_stop(tokens.begin(), first + 1);
+  return {.tokens = std::move(tokens), .stop = stop, .until_stop = std::move(until_stop)};
+}
+
 TEST_F(EngineTest, StopsAtAStopTokenAndReportsIt) {
   const auto engine = MakeEngine({.n_threads = 1});
-  GenerationRequest free = Request("free", "base", 6);
-  DF_EXPECT_OK(engine->Submit(free));
-  const std::vector<int32_t> tokens = Await(*free.events).tokens;
-  ASSERT_EQ(tokens.size(), 20u);
-  // A token and the first place where it stands.
-  const int32_t stop = tokens[10];
-  const auto first = std::find(tokens.begin(), tokens.end(), stop);
-  const std::vector<int32_t> until_stop(tokens.begin(), first + 1);
+  const FreeAnswer free = SplitAtAStop(Answer(*engine, Request("free", "base", 6)).tokens);
 
   GenerationRequest stopped = Request("stopped", "base", 6);
-  stopped.params.stop_ids = {stop};
-  DF_EXPECT_OK(engine->Submit(stopped));
-  const Outcome outcome = Await(*stopped.events);
-  EXPECT_EQ(outcome.tokens, until_stop);
+  stopped.params.stop_ids = {-5, free.stop, 1 << 30};
+  const Outcome outcome = Answer(*engine, stopped);
+  EXPECT_EQ(outcome.tokens, free.until_stop);
   EXPECT_EQ(outcome.finish, FinishReason::kStop);
 
   GenerationRequest eos = Request("eos", "base", 6);
-  eos.eos_ids = {stop};
-  DF_EXPECT_OK(engine->Submit(eos));
-  EXPECT_EQ(Await(*eos.events).tokens, until_stop);
+  eos.eos_ids = {free.stop};
+  EXPECT_EQ(Answer(*engine, eos).tokens, free.until_stop);
 
   GenerationRequest ignoring = Request("ignoring", "base", 6);
-  ignoring.eos_ids = {stop};
+  ignoring.eos_ids = {free.stop};
   ignoring.params.ignore_eos = true;
-  DF_EXPECT_OK(engine->Submit(ignoring));
-  EXPECT_EQ(Await(*ignoring.events).tokens, tokens);
+  EXPECT_EQ(Answer(*engine, ignoring).tokens, free.tokens);
+}
 
-  GenerationRequest late = Request("late", "base", 6);
-  late.eos_ids = {stop};
-  late.params.min_tokens = until_stop.size();
-  DF_EXPECT_OK(engine->Submit(late));
-  EXPECT_GT(Await(*late.events).tokens.size(), until_stop.size());
+TEST_F(EngineTest, DrawsNoStopTokenBeforeMinTokens) {
+  const auto engine = MakeEngine({.n_threads = 1});
+  const FreeAnswer free = SplitAtAStop(Answer(*engine, Request("free", "base", 6)).tokens);
+  const size_t n_until = free.until_stop.size();
+
+  GenerationRequest request = Request("r", "base", 6);
+  request.eos_ids = {free.stop};
+  request.params.min_tokens = n_until - 1;  // reached just before it: nothing changes
+  EXPECT_EQ(Answer(*engine, request).tokens, free.until_stop);
+
+  request.params.min_tokens = 20;
+  for (const bool as_eos : {true, false}) {
+    request.eos_ids = as_eos ? std::vector{free.stop} : std::vector<int32_t>{};
+    request.params.stop_ids = as_eos ? std::vector<int32_t>{} : std::vector{free.stop};
+    const Outcome outcome = Answer(*engine, request);
+    EXPECT_EQ(outcome.finish, FinishReason::kLength);
+    ASSERT_EQ(outcome.tokens.size(), 20u);
+    EXPECT_EQ(std::count(outcome.tokens.begin(), outcome.tokens.end(), free.stop), 0);
+    EXPECT_TRUE(std::equal(free.until_stop.begin(), free.until_stop.end() - 1, outcome.tokens.begin()));
+  }
+
+  request.params.stop_ids.clear();
+  request.eos_ids = {free.stop};
+  request.params.ignore_eos = true;  // then it is a token as any other
+  EXPECT_EQ(Answer(*engine, request).tokens, free.tokens);
+}
+
+TEST_F(EngineTest, DrawsWhatMinTokensLeaves) {
+  const auto engine = MakeEngine({.n_threads = 1});
+  GenerationRequest request = Request("r", "delta1", 6);
+  request.params.temperature = 1.0;
+  request.params.min_tokens = 20;
+  for (int32_t token = 0; token < static_cast<int32_t>(kTinyVocab); ++token) {
+    if (token != 5 && token != 9) request.params.stop_ids.push_back(token);
+  }
+  for (const int32_t token : Answer(*engine, request).tokens) EXPECT_TRUE(token == 5 || token == 9) << token;
+  request.eos_ids = {5, 9};
+  const Status refused = engine->Submit(request);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("min_tokens"), std::string::npos);
 }
 
 TEST_F(EngineTest, FillsTheContextToItsLastToken) {

@@ -18,12 +18,13 @@ namespace df {
 
 struct SamplingParams {
   std::optional<size_t> max_tokens;  // >= 1; absent: up to the end of the context
-  size_t min_tokens = 0;             // until then stop ids and stop strings do not end the sequence
+  size_t min_tokens = 0;             // until then no token that ends the sequence is drawn
   double temperature = 1.0;          // 0 = greedy
   double top_p = 1.0;                // (0, 1]
   int32_t top_k = 0;                 // 0 or -1 = off
   std::optional<uint64_t> seed;      // given: the answer depends on the request alone; absent: the engine draws one
-  std::vector<int32_t> stop_ids;     // end the sequence; the stop token itself is reported and counted but is no text
+  std::vector<int32_t>
+      stop_ids;  // end the sequence, as eos_ids do; the stop token itself is reported and counted but is no text
   bool ignore_eos = false;
 };
 
@@ -76,6 +77,9 @@ struct RequestLimits {
 
 // Whether the engine can take the request: kInvalidArgument naming the field, with the numbers.
 Status CheckRequest(const GenerationRequest& request, RequestLimits limits);
+
+// The tokens that end the request's sequence: ascending, each once, all of the vocabulary.
+std::vector<int32_t> StopTokens(const GenerationRequest& request, size_t vocab);
 
 // Whether such a refusal says that the prompt does not fit the context (OpenAI's context_length_exceeded).
 bool IsContextLengthExceeded(const Status& status);

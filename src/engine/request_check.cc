@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -55,7 +56,20 @@ Status CheckRequest(const GenerationRequest& request, RequestLimits limits) {
     return ContextLengthExceeded(std::to_string(request.prompt.size()) + " tokens", limits.context_tokens);
   }
   DF_RETURN_IF_ERROR(CheckTokens(request.prompt, limits.vocab));
-  return CheckParams(request.params);
+  DF_RETURN_IF_ERROR(CheckParams(request.params));
+  if (request.params.min_tokens > 0 && StopTokens(request, limits.vocab).size() == limits.vocab) {
+    return InvalidArgument("min_tokens: every token of the vocabulary is a stop token, so that none is left to draw");
+  }
+  return Status::Ok();
+}
+
+std::vector<int32_t> StopTokens(const GenerationRequest& request, size_t vocab) {
+  std::vector<int32_t> tokens = request.params.stop_ids;
+  if (!request.params.ignore_eos) tokens.insert(tokens.end(), request.eos_ids.begin(), request.eos_ids.end());
+  std::erase_if(tokens, [&](int32_t token) { return token < 0 || static_cast<size_t>(token) >= vocab; });
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
 }
 
 }  // namespace df

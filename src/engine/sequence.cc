@@ -7,17 +7,10 @@ namespace {
 
 constexpr int64_t kMaxTimeoutMs = int64_t{365} * 86'400'000;  // a year: no sum overflows
 
-bool Contains(const std::vector<int32_t>& ids, int32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-bool IsStopToken(const GenerationRequest& request, int32_t token) {
-  return Contains(request.params.stop_ids, token) || (!request.params.ignore_eos && Contains(request.eos_ids, token));
-}
-
+// Until min_tokens none of these is ever drawn (engine.cc forbids them).
 std::optional<FinishReason> FinishAfter(const Sequence& sequence, int32_t token) {
-  const bool may_stop = sequence.generated.size() > sequence.request.params.min_tokens;
-  if (may_stop && IsStopToken(sequence.request, token)) return FinishReason::kStop;
+  const std::vector<int32_t>& stops = sequence.stop_tokens;
+  if (std::binary_search(stops.begin(), stops.end(), token)) return FinishReason::kStop;
   if (sequence.n_tokens() >= sequence.token_limit) return FinishReason::kLength;
   return std::nullopt;
 }
@@ -34,6 +27,7 @@ std::unique_ptr<Sequence> MakeSequence(GenerationRequest request, RequestLimits 
   const SamplingParams& params = sequence->request.params;
   const size_t room = limits.context_tokens - sequence->request.prompt.size();
   sequence->token_limit = sequence->request.prompt.size() + std::min(room, params.max_tokens.value_or(room));
+  sequence->stop_tokens = StopTokens(sequence->request, limits.vocab);
   sequence->submitted_us = submitted_us;
   if (const auto timeout_ms = sequence->request.timeout_ms) {
     sequence->deadline_us = submitted_us + std::clamp<int64_t>(*timeout_ms, 0, kMaxTimeoutMs) * 1000;

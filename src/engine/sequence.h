@@ -20,8 +20,9 @@ struct Sequence {
 
   GenerationRequest request;
   uint64_t seed = 0;
-  uint64_t arrival = 0;    // order of acceptance
-  size_t token_limit = 0;  // prompt and answer together: the context's end or max_tokens
+  uint64_t arrival = 0;              // order of acceptance
+  size_t token_limit = 0;            // prompt and answer together: the context's end or max_tokens
+  std::vector<int32_t> stop_tokens;  // each ends the sequence; of the variant's vocabulary, no token twice
   int64_t submitted_us = 0;
   int64_t deadline_us = std::numeric_limits<int64_t>::max();
   int64_t admitted_us = -1;  // first time in the running set
@@ -40,6 +41,8 @@ struct Sequence {
   kernels::Phase phase() const {
     return n_cached < request.prompt.size() ? kernels::Phase::kPrefill : kernels::Phase::kDecode;
   }
+  // Whether the next token must not be a stop token.
+  bool MustGoOn() const { return generated.size() < request.params.min_tokens; }
   // Rows that could run in the next step, all of one phase.
   size_t n_runnable() const {
     return phase() == kernels::Phase::kPrefill ? request.prompt.size() - n_cached : n_pending();

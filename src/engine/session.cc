@@ -129,7 +129,8 @@ size_t ContextLength(const Engine& engine, const Variant& variant) {
 Result<std::unique_ptr<TextStream>> StartText(Engine& engine, TextRequest request, std::function<void()> wake) {
   DF_ASSIGN_OR_RETURN(StopMatcher matcher, StopMatcher::Create(request.stop));
   DF_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, PromptTokens(request, ContextLength(engine, *request.variant)));
-  request.prompt = std::string();  // not needed any more, and possibly large
+  request.prompt.emplace<std::string>();  // these are not needed any more, and possibly large
+  request.chat_template_kwargs = Json::object();
   auto stream = std::make_unique<EngineTextStream>(engine, std::move(request), std::move(matcher), std::move(prompt));
   DF_RETURN_IF_ERROR(stream->Submit(std::move(wake)));
   return std::unique_ptr<TextStream>(std::move(stream));

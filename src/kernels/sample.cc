@@ -1,10 +1,18 @@
 #include "kernels/sample.h"
 
+#include <limits>
+
 #include "kernels/cpu/sample.h"
 #include "kernels/ref/sample.h"
 #include "kernels/target.h"
 
 namespace df::kernels {
+
+void Forbid(MatView<float> logits, size_t row, std::span<const int32_t> tokens) {
+  for (const int32_t token : tokens) {
+    logits.Row(row)[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+  }
+}
 
 void Sample(KernelContext& context, MatView<const float> logits, std::span<const SampleRow> rows,
             std::span<Sampled> results) {

@@ -31,6 +31,9 @@ struct Sampled {
   int32_t token = -1;  // -1: the row holds a NaN or +Inf, or no finite logit
 };
 
+// logits[row][token] = -Inf for each of `tokens`, all below logits.cols: Sample never draws them.
+void Forbid(MatView<float> logits, size_t row, std::span<const int32_t> tokens);
+
 // One result per row. The vocabulary is never sorted whole. Threads split the rows.
 void Sample(KernelContext& context, MatView<const float> logits, std::span<const SampleRow> rows,
             std::span<Sampled> results);

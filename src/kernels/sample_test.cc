@@ -103,6 +103,19 @@ TEST(Sample, RefusesNanInfinityAndAllMinusInfinity) {
   ASSERT_TRUE(SetTarget("auto").ok());
 }
 
+TEST(Forbid, MasksTheseTokensOfThisRowAlone) {
+  Mat<float> logits(2, 300);
+  const std::vector<float> before = RandomLogits(300, 9);
+  for (size_t r = 0; r < 2; ++r) std::copy(before.begin(), before.end(), logits.Row(r));
+  const std::vector<int32_t> tokens = {0, 7, 299};
+  Forbid(logits.view(), 1, tokens);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), logits.Row(0)));
+  for (size_t i = 0; i < before.size(); ++i) {
+    const bool forbidden = std::count(tokens.begin(), tokens.end(), static_cast<int32_t>(i)) > 0;
+    EXPECT_EQ(logits.Row(1)[i], forbidden ? -kInfinity : before[i]) << i;
+  }
+}
+
 TEST(Sample, NeverDrawsAMaskedToken) {
   std::vector<float> logits(300, -kInfinity);
   for (size_t i = 0; i < 300; i += 7) logits[i] = 0.0F;

@@ -74,7 +74,7 @@ size_t Decoder::activation_bytes() const {
   return bytes;
 }
 
-MatView<const float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool& kv) {
+MatView<float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool& kv) {
   memory_->Resize(base_->config, batch.tokens.size());
   DivideRows(batch);
   Embed(context, batch);
@@ -119,7 +119,7 @@ void Decoder::Embed(KernelContext& context, const Batch& batch) {
   kernels::RopeAngles(context, m.rope, m.positions, m.act.cos, m.act.sin);
 }
 
-MatView<const float> Decoder::Head(KernelContext& context, const Batch& batch) {
+MatView<float> Decoder::Head(KernelContext& context, const Batch& batch) {
   Memory& m = *memory_;
   const ModelConfig& config = base_->config;
   // The groups again, over the gathered rows only.

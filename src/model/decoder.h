@@ -42,9 +42,9 @@ class Decoder {
   explicit Decoder(std::shared_ptr<const BaseWeights> base);
   ~Decoder();
 
-  // Writes K and V of every row and returns the logits of `logit_rows`: [logit_rows.size(), widest vocabulary] f32,
-  // valid until the next Step. A row's bits depend on its own sequence, variant and phase alone.
-  MatView<const float> Step(KernelContext& context, const Batch& batch, KvPool& kv);
+  // Writes K and V of every row and returns the logits of `logit_rows`: [logit_rows.size(), widest vocabulary] f32, the
+  // caller's to change, valid until the next Step. A row's bits depend on its own sequence, variant and phase alone.
+  MatView<float> Step(KernelContext& context, const Batch& batch, KvPool& kv);
 
   const BaseWeights& base() const { return *base_; }
   size_t activation_bytes() const;
@@ -54,7 +54,7 @@ class Decoder {
 
   void DivideRows(const Batch& batch);
   void Embed(KernelContext& context, const Batch& batch);
-  MatView<const float> Head(KernelContext& context, const Batch& batch);
+  MatView<float> Head(KernelContext& context, const Batch& batch);
 
   std::shared_ptr<const BaseWeights> base_;
   std::unique_ptr<Memory> memory_;
