@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "base/atomic_file.h"
+#include "base/heap.h"
 #include "cli/command.h"
 #include "cli/model_argument.h"
 #include "cli/serve_options.h"
@@ -188,10 +189,16 @@ Status CheckKeys(const ServeOptions& options) {
   return Status::Ok();
 }
 
+Status CheckOptions(const ServeOptions& options) {
+  DF_RETURN_IF_ERROR(CheckKeys(options));
+  if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");
+  if (options.served_model_name.empty()) return Status::Ok();  // the model's
+  const Status name = CheckServedName(options.served_model_name);
+  return name.ok() ? name : name.Annotate("served-model-name");
+}
+
 server::ServerOptions ToServerOptions(const ServeOptions& options, spdlog::logger& logger) {
   server::ServerOptions result;
-  result.host = options.host;
-  result.port = options.port;
   result.api_keys = options.api_keys;
   result.version = DELTAFOLD_VERSION;
   result.log = [&logger](const server::RequestLog& log) {
@@ -204,13 +211,10 @@ Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
   TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
-  DF_RETURN_IF_ERROR(CheckKeys(options));
-  if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");
-  if (!options.served_model_name.empty()) {
-    if (const Status name = CheckServedName(options.served_model_name); !name.ok()) {
-      return name.Annotate("served-model-name");
-    }
-  }
+  DF_RETURN_IF_ERROR(CheckOptions(options));
+  KeepLittleFreeMemory();
+  // Before anything is loaded: loading may take minutes, a taken port is known at once.
+  DF_ASSIGN_OR_RETURN(server::BoundSocket socket, server::BoundSocket::Bind(options.host, options.port));
   DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options));
 
   RaiseDescriptorLimit();
@@ -224,7 +228,8 @@ Status Serve(ServeOptions options) {
         {.name = variant->name, .kind = std::string(variant->KindName()), .weight_bytes = variant->resident_bytes});
   }
   const auto service = server::MakeTextService(*engine, *family.registry);
-  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(ToServerOptions(options, logger), *service, metrics));
+  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(std::move(socket), ToServerOptions(options, logger),
+                                                               {.service = *service, .metrics = metrics}));
   if (!options.port_file.empty()) {
     DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));
   }

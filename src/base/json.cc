@@ -10,27 +10,28 @@
 namespace df {
 namespace {
 
-// Builds the value while the parser reads, so that depth and duplicate keys are seen before memory is spent on them. A
-// depth check after parsing would be too late: copying or dumping a deep value overflows the stack.
+// Builds the value while the parser reads, so that depth, number and duplicate keys are seen before memory is spent on
+// them. A depth check after parsing would be too late: copying or dumping a deep value overflows the stack.
 class StrictBuilder final : public nlohmann::json_sax<Json> {
  public:
-  explicit StrictBuilder(size_t max_depth) : max_depth_(max_depth) {}
+  explicit StrictBuilder(const JsonLimits& limits) : limits_(limits) {}
 
-  bool null() override { return Put(nullptr); }
-  bool boolean(bool value) override { return Put(value); }
-  bool number_integer(number_integer_t value) override { return Put(value); }
-  bool number_unsigned(number_unsigned_t value) override { return Put(value); }
+  bool null() override { return Count() && Put(nullptr); }
+  bool boolean(bool value) override { return Count() && Put(value); }
+  bool number_integer(number_integer_t value) override { return Count() && Put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Count() && Put(value); }
   bool number_float(number_float_t value, const string_t& text) override {
     if (!std::isfinite(value)) return Fail(Corrupt("number " + text.substr(0, 40) + " is out of range"));
-    return Put(value);
+    return Count() && Put(value);
   }
-  bool string(string_t& value) override { return Put(std::move(value)); }
+  bool string(string_t& value) override { return Count() && Put(std::move(value)); }
   bool binary(binary_t&) override { return Fail(Corrupt("binary value")); }
   bool start_object(size_t) override { return Open(Json::object()); }
   bool start_array(size_t) override { return Open(Json::array()); }
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
   bool key(string_t& value) override {
+    if (!Count()) return false;
     if (!frames_.back().keys.insert(value).second)
       return Fail(Corrupt("duplicate key \"" + value.substr(0, 80) + "\""));
     frames_.back().key = std::move(value);
@@ -57,6 +58,11 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     status_ = std::move(status);
     return false;
   }
+  // One more key or value.
+  bool Count() {
+    if (++n_items_ <= limits_.max_items) return true;
+    return Fail(ResourceExhausted("JSON of more than " + std::to_string(limits_.max_items) + " keys and values"));
+  }
   bool Put(Json value) {
     if (frames_.empty()) {
       root_ = std::move(value);
@@ -69,8 +75,9 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     return true;
   }
   bool Open(Json value) {
-    if (frames_.size() >= max_depth_) {
-      return Fail(ResourceExhausted("JSON nested deeper than " + std::to_string(max_depth_) + " levels"));
+    if (!Count()) return false;
+    if (frames_.size() >= limits_.max_depth) {
+      return Fail(ResourceExhausted("JSON nested deeper than " + std::to_string(limits_.max_depth) + " levels"));
     }
     frames_.push_back({std::move(value), {}, {}});
     return true;
@@ -81,7 +88,8 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     return Put(std::move(value));
   }
 
-  size_t max_depth_;
+  const JsonLimits limits_;
+  size_t n_items_ = 0;
   Status status_;
   Json root_;
   std::vector<Frame> frames_;
@@ -119,7 +127,7 @@ Result<Json> ParseJson(std::string_view text, JsonLimits limits) {
   }
   if (text.starts_with("\xEF\xBB\xBF")) return Corrupt("JSON starts with a byte order mark");
   if (!IsValidUtf8(text)) return Corrupt("JSON is not valid UTF-8");
-  StrictBuilder builder(limits.max_depth);
+  StrictBuilder builder(limits);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) return builder.status();
   return builder.Take();
 }

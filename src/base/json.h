@@ -16,10 +16,12 @@ namespace df {
 struct JsonLimits {
   size_t max_depth = 64;
   size_t max_bytes = size_t{16} << 20;
+  // Keys and values. A text can hold one in every byte or two, and each takes up to 100 times that in memory.
+  size_t max_items = SIZE_MAX;
 };
 
 // The only errors are kCorrupt (not JSON; the message has the byte position) and kResourceExhausted (too deep, too
-// big).
+// big, too many items).
 Result<Json> ParseJson(std::string_view text, JsonLimits limits = {});
 Result<Json> ReadJsonFile(const std::string& path, JsonLimits limits = {});
 

@@ -35,6 +35,16 @@ TEST(ParseJson, RefusesMoreBytesThanAllowed) {
   EXPECT_EQ(parsed.status().code(), StatusCode::kResourceExhausted);
 }
 
+TEST(ParseJson, RefusesMoreKeysAndValuesThanAllowed) {
+  for (const char* five : {"[1, 2, 3, 4]", "[[], {}, \"x\", null]", "[[[[[]]]]]", "{\"a\": {\"b\": true}}"}) {
+    EXPECT_TRUE(ParseJson(five, {.max_items = 5}).ok()) << five;
+    const Result<Json> parsed = ParseJson(five, {.max_items = 4});
+    ASSERT_FALSE(parsed.ok()) << five;
+    EXPECT_EQ(parsed.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(parsed.status().message().find("more than 4 keys and values"), std::string::npos);
+  }
+}
+
 TEST(JsonReaders, NeverConvertSilently) {
   const Json object = *ParseJson(R"({"a": 8.5, "b": "8", "c": 8, "d": true, "e": 18446744073709551615, "f": null})");
   EXPECT_FALSE(JsonInt(object, "a", {}).ok());

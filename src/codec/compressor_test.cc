@@ -8,7 +8,6 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <set>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "codec/materialize.h"
 #include "codec/verify.h"
 #include "testing/made_checkpoint.h"
+#include "testing/process_memory.h"
 
 namespace df {
 namespace {
@@ -365,21 +365,13 @@ TEST_F(CompressTest, LeavesNothingBehindWhenTheDiskIsFull) {
   std::signal(SIGXFSZ, previous);
 }
 
-uint64_t AnonymousBytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
-  }
-  return 0;
-}
-
 // The largest RssAnon while it lives, looked at every half millisecond.
 class MemoryPeak {
  public:
   MemoryPeak()
       : thread_([this] {
           while (!done_.load()) {
-            peak_ = std::max(peak_, AnonymousBytes());
+            peak_ = std::max(peak_, testing::StatusBytes("RssAnon"));
             std::this_thread::sleep_for(std::chrono::microseconds(500));
           }
         }) {}
@@ -396,16 +388,8 @@ class MemoryPeak {
   std::thread thread_;
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
-
 TEST_F(CompressTest, NeedsLittleMemoryBesideTheLargestTensor) {
-  if (kSanitized) GTEST_SKIP() << "the sanitizer's own memory is not ours";
+  if (testing::kSanitized) GTEST_SKIP() << "the sanitizer's own memory is not ours";
   // The embedding has 32 MB, every other tensor far less.
   const MadeModel large{.d_model = 64, .d_ff = 64, .n_layers = 1, .vocab = 250'000};
   MadeModel changed = large;
@@ -413,7 +397,7 @@ TEST_F(CompressTest, NeedsLittleMemoryBesideTheLargestTensor) {
   Write(large, changed);
   const uint64_t largest_bytes = 250'000 * 64 * 2;
   for (const VocabularyCode code : {VocabularyCode::kRaw, VocabularyCode::kRows, VocabularyCode::kSign}) {
-    const uint64_t before = AnonymousBytes();
+    const uint64_t before = testing::StatusBytes("RssAnon");
     MemoryPeak peak;
     DF_ASSERT_OK(Run({.embeddings = {.code = code}, .replace = true}));
     const uint64_t peak_bytes = peak.Stop();

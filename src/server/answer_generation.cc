@@ -16,22 +16,23 @@ namespace asio = boost::asio;
 // cancelled.
 struct Job {
   Route route = Route::kChat;
-  std::string body;
   PrepareContext context;
-  std::atomic<bool> abandoned{false};
-  std::atomic<bool> done{false};  // release after `prepared` is written
+  std::string body;                // of whoever took it
+  std::atomic<bool> taken{false};  // by the worker that runs the job, or by the connection that gives it up
+  std::atomic<bool> done{false};   // release after `prepared` is written
   std::optional<Prepared> prepared;
 };
 
+bool Take(Job& job) { return !job.taken.exchange(true); }
+
 void RunJob(TextService& service, Job& job) {
-  if (job.abandoned.load(std::memory_order_relaxed)) return;
+  if (!Take(job)) return;
   try {
-    job.prepared = job.route == Route::kChat ? PrepareChat(service, job.body, job.context)
-                                             : PrepareCompletion(service, job.body, job.context);
+    job.prepared = job.route == Route::kChat ? PrepareChat(service, std::move(job.body), job.context)
+                                             : PrepareCompletion(service, std::move(job.body), job.context);
   } catch (const std::exception& error) {  // out of memory: this request fails, the server stays
     job.prepared = FromStatus(Internal(error.what()));
   }
-  job.body = {};
   job.done.store(true, std::memory_order_release);
   job.context.wake();
 }
@@ -88,7 +89,7 @@ asio::awaitable<void> AnswerWhole(Connection& connection, RunningAnswer& answer)
       co_await connection.Respond(std::move(response));
       co_return;
     }
-    co_await connection.signal().Wait(AfterMs(connection.state().options.limits.comment_interval_ms));
+    co_await connection.WaitForNews();
   }
 }
 
@@ -98,14 +99,13 @@ std::string Epilogue(const RunningAnswer& answer, const std::optional<ApiError>&
   if (interruption) {
     events = SseEvent(DumpJson(ErrorBody(*interruption)));
   } else if (answer.prepared().include_usage) {
-    events = answer.prepared().format->UsageEvent(answer.TotalUsage());
+    events = answer.prepared().format.UsageEvent(answer.TotalUsage());
   }
   events += kSseDone;
   return events;
 }
 
 asio::awaitable<void> AnswerStreamed(Connection& connection, RunningAnswer& answer) {
-  const int64_t interval_ms = connection.state().options.limits.comment_interval_ms;
   bool head_sent = false, had_news = true;
   while (!connection.gone()) {
     std::string events = answer.Advance();
@@ -122,13 +122,13 @@ asio::awaitable<void> AnswerStreamed(Connection& connection, RunningAnswer& answ
     if (!events.empty()) {
       if (!head_sent) {
         co_await connection.StartStream();
-        events.insert(0, answer.prepared().format->StartEvents(answer.prepared().streams.size()));
+        events.insert(0, answer.prepared().format.StartEvents(answer.prepared().streams.size()));
         head_sent = true;
       }
       co_await connection.WriteStreamed(events);
     }
     if (last) break;
-    had_news = co_await connection.signal().Wait(AfterMs(interval_ms));
+    had_news = co_await connection.WaitForNews();
   }
   co_await connection.StopWatching();
   if (!connection.gone()) co_await connection.EndStream();
@@ -148,6 +148,12 @@ asio::awaitable<void> AnswerPrepared(Connection& connection, PreparedGeneration 
   LogAnswer(connection, answer);
 }
 
+asio::awaitable<void> Refuse(Connection& connection, ApiError error) {
+  co_await connection.StopWatching();
+  HttpResponse response = ErrorResponse(error);
+  if (!connection.gone()) co_await connection.Respond(std::move(response));
+}
+
 }  // namespace
 
 asio::awaitable<void> AnswerGeneration(Connection& connection, Route route, std::string body) {
@@ -157,27 +163,21 @@ asio::awaitable<void> AnswerGeneration(Connection& connection, Route route, std:
   job->route = route;
   job->body = std::move(body);
   job->context = {.unique_id = state.NextId(), .created_unix = std::time(nullptr), .wake = scope.waker()};
-  if (!state.workers.Submit([job, &service = state.service] { RunJob(service, *job); })) {
-    HttpResponse response = ErrorResponse(TransportError(429, "too many requests are waiting to be read"));
-    co_await connection.Respond(std::move(response));
-    co_return;
+  const bool submitted = state.workers.Submit([job, &service = state.service] { RunJob(service, *job); });
+  if (submitted) connection.StartWatching();
+  while (submitted && !job->done.load(std::memory_order_acquire) && !connection.gone() && !state.cancelling) {
+    co_await connection.WaitForNews();
   }
-  connection.StartWatching();
-  while (!job->done.load(std::memory_order_acquire) && !connection.gone() && !state.cancelling) {
-    co_await connection.signal().Wait(AfterMs(state.options.limits.comment_interval_ms));
-  }
-  if (!job->done.load(std::memory_order_acquire)) {
-    job->abandoned.store(true, std::memory_order_relaxed);
-    co_await connection.StopWatching();
-    HttpResponse response = ErrorResponse(ShuttingDown());
-    if (!connection.gone()) co_await connection.Respond(std::move(response));
-    co_return;
-  }
+  const bool done = job->done.load(std::memory_order_acquire);
+  if (!done && Take(*job)) std::string().swap(job->body);  // now: the job may wait for a worker much longer
   connection.ReleaseBody();
+  if (!done) {
+    ApiError error = submitted ? ShuttingDown() : TransportError(429, "too many requests are waiting to be read");
+    co_await Refuse(connection, std::move(error));
+    co_return;
+  }
   if (ApiError* error = std::get_if<ApiError>(&*job->prepared)) {
-    co_await connection.StopWatching();
-    HttpResponse response = ErrorResponse(*error);
-    co_await connection.Respond(std::move(response));
+    co_await Refuse(connection, std::move(*error));
     co_return;
   }
   PreparedGeneration prepared = std::move(std::get<PreparedGeneration>(*job->prepared));

@@ -7,6 +7,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
+#include "base/heap.h"
 #include "base/rng.h"
 #include "server/auth.h"
 #include "server/sse.h"
@@ -18,6 +19,9 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadBytes = size_t{16} << 10;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+// From here on a body and what is made of it are worth giving back: 256 pages, and only a large body has as many.
+constexpr size_t kLargeBodyBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -27,6 +31,15 @@ std::string ServerState::NextId() {
   std::snprintf(text, sizeof(text), "%016llx%016llx", static_cast<unsigned long long>(RandomBits(id_seed, k)),
                 static_cast<unsigned long long>(RandomBits(id_seed, k + 1)));
   return text;
+}
+
+void ServerState::ReturnMemorySoon() {
+  if (returning_memory.exchange(true)) return;
+  const bool submitted = workers.Submit([this] {
+    returning_memory = false;  // first: what is freed from here on wants another turn
+    ReturnFreeMemory();
+  });
+  if (!submitted) returning_memory = false;
 }
 
 bool ServerState::CloseOneIdle() {
@@ -160,32 +173,39 @@ asio::awaitable<bool> Connection::ReadBody() {
   const ServerLimits& limits = state_.options.limits;
   SetDeadline(limits.body_timeout_ms);
   if (request_.expects_continue) {
-    constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     co_await asio::async_write(socket_, asio::buffer(kContinue), kTuple);
   }
+  int refused_status = 0;
+  std::string refused_reason;
   bool alive = true;
-  while (alive && reader_->state() == HttpReader::State::kBody) {
+  while (alive && refused_status == 0) {
     const size_t used = reader_->Feed(input_);
     input_.erase(0, used);
     if (reader_->state() != HttpReader::State::kBody) break;
     ReserveBody();
     if (state_.body_bytes > limits.max_body_bytes_total) {
-      co_await Refuse(503, "too many large requests at once");
-      co_return false;
+      refused_status = 503;
+      refused_reason = "too many large requests at once";
+    } else {
+      alive = co_await ReadSome();
     }
-    alive = co_await ReadSome();
   }
   ClearDeadline();
+  if (reader_->state() == HttpReader::State::kDone) {
+    request_.body = std::move(reader_->request().body);
+    co_return true;
+  }
   if (reader_->state() == HttpReader::State::kRefused) {
-    co_await Refuse(reader_->refused_status(), reader_->refused_reason());
-    co_return false;
+    refused_status = reader_->refused_status();
+    refused_reason = reader_->refused_reason();
+  } else if (timed_out_) {
+    refused_status = 408;
+    refused_reason = "the body did not arrive in time";
   }
-  if (!alive) {
-    if (timed_out_) co_await Refuse(408, "the body did not arrive in time");
-    co_return false;
-  }
-  request_.body = std::move(reader_->request().body);
-  co_return true;
+  reader_.reset();  // before the answer, which the client may be slow to take
+  ReleaseBody();
+  if (refused_status != 0) co_await Refuse(refused_status, refused_reason);
+  co_return false;
 }
 
 void Connection::ReserveBody() {
@@ -195,12 +215,13 @@ void Connection::ReserveBody() {
 
 void Connection::ReleaseBody() {
   state_.body_bytes -= reserved_body_bytes_;
+  if (reserved_body_bytes_ >= kLargeBodyBytes) state_.ReturnMemorySoon();
   reserved_body_bytes_ = 0;
 }
 
 void Connection::BeginRequest() {
   arrival_ = std::chrono::steady_clock::now();
-  timed_out_ = false;
+  timed_out_ = response_started_ = false;
   HttpRequest& read = reader_->request();
   request_ = std::move(read);
   if (request_.request_id.empty()) request_.request_id = state_.NextId();
@@ -212,7 +233,6 @@ void Connection::BeginRequest() {
 
 void Connection::FinishRequest() {
   ReleaseBody();
-  request_.body = {};
   if (!state_.options.log) return;
   log_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - arrival_).count();
   state_.options.log(log_);
@@ -242,6 +262,8 @@ asio::awaitable<void> Connection::RespondOrGenerate(RouteMatch match) {
     co_await AnswerGeneration(*this, match.route, std::move(body));
     co_return;
   }
+  std::string().swap(request_.body);  // these routes have no use for it
+  ReleaseBody();
   const RouteContext context = {.service = state_.service,
                                 .metrics = state_.metrics,
                                 .version = state_.options.version,
@@ -269,6 +291,7 @@ asio::awaitable<void> Connection::Write(std::string bytes) {
 }
 
 asio::awaitable<void> Connection::Respond(HttpResponse response) {
+  response_started_ = true;
   log_.status = response.status;
   response.headers.emplace_back("X-Request-Id", request_.request_id);
   std::string bytes = RenderHead(response, {.framing = BodyFraming::kLength, .keep_alive = keep_alive_});
@@ -277,6 +300,7 @@ asio::awaitable<void> Connection::Respond(HttpResponse response) {
 }
 
 asio::awaitable<void> Connection::StartStream() {
+  response_started_ = true;
   log_.status = 200;
   HttpResponse response;
   response.content_type = kSseContentType;
@@ -324,11 +348,32 @@ asio::awaitable<void> Connection::Watch() {
         co_await socket_.async_read_some(asio::buffer(input_.data() + before, kReadBytes), kTuple);
     input_.resize(before + n_bytes);
     if (error == asio::error::operation_aborted) break;
+    if (error == asio::error::eof && request_.http_1_1) {  // HTTP/1.0 knows no interim response to ask by
+      co_await AwaitReset();
+      break;
+    }
     if (error) {
       gone_ = true;
       break;
     }
   }
+}
+
+asio::awaitable<void> Connection::AwaitReset() {
+  input_ended_ = asking_ = true;
+  signal_.Set();
+  const auto [error] = co_await socket_.async_wait(asio::socket_base::wait_error, kTuple);
+  if (!error) gone_ = true;
+}
+
+asio::awaitable<bool> Connection::WaitForNews() {
+  const bool news = co_await signal_.Wait(AfterMs(state_.options.limits.comment_interval_ms));
+  const bool silent = std::exchange(asking_, false) || !news;
+  if (silent && input_ended_ && !response_started_) {
+    std::string interim(kContinue);
+    co_await Write(std::move(interim));
+  }
+  co_return !silent;
 }
 
 asio::awaitable<void> Connection::StopWatching() {

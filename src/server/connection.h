@@ -2,6 +2,7 @@
 #ifndef DELTAFOLD_SERVER_CONNECTION_H_
 #define DELTAFOLD_SERVER_CONNECTION_H_
 
+#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -30,7 +31,8 @@ struct ServerState {
   std::list<Connection*> open;
   std::list<Connection*> idle;  // between requests or within a header, longest first
   size_t body_bytes = 0;        // held by all connections
-  size_t n_generations = 0;     // requests whose answer is not written yet
+  std::atomic<bool> returning_memory{false};
+  size_t n_generations = 0;  // requests whose answer is not written yet
   bool draining = false;
   bool cancelling = false;  // of what is left after draining
   bool closed = false;      // no further connection or request
@@ -38,6 +40,8 @@ struct ServerState {
   std::function<void()> on_change;  // a generation or connection ended
 
   std::string NextId();  // 32 hexadecimal digits
+  // On a worker, later: what large bodies took goes back to the system.
+  void ReturnMemorySoon();
   // Closes the connection that has been idle longest; false when none is.
   bool CloseOneIdle();
 };
@@ -63,9 +67,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The client went away or takes nothing any more.
   bool gone() const { return gone_; }
   // Reads beside the answer, so that a client that leaves is noticed; what it sends meanwhile is kept, up to one
-  // header.
+  // header. The end of its input may mean that it closed or only that it has no more to say (a half-closed connection):
+  // so something is sent then, and a closed client's reset tells.
   void StartWatching();
   boost::asio::awaitable<void> StopWatching();
+  // Waits for the signal. False when it is time to say something even without news: the comment interval is over, or
+  // the client's input has just ended. Before the response an interim one is sent then.
+  boost::asio::awaitable<bool> WaitForNews();
   // The body is no longer held: its bytes count no more.
   void ReleaseBody();
   // All of `bytes` within the write timeout; gone() otherwise.
@@ -84,6 +92,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<void> Refuse(int status, std::string_view reason);  // `reason` outlives the answer
   boost::asio::awaitable<void> RespondOrGenerate(RouteMatch match);
   boost::asio::awaitable<void> Watch();
+  boost::asio::awaitable<void> AwaitReset();
   boost::asio::awaitable<void> Linger();
   std::optional<HttpResponse> RefusalBeforeBody(const RouteMatch& match) const;
   void BeginRequest();
@@ -105,6 +114,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool unread_body_ = false;  // refused before its end: linger
   bool watching_ = false;
   bool watch_wanted_ = false;
+  bool response_started_ = false;
+  bool input_ended_ = false;  // the client has closed, or half-closed, the connection
+  bool asking_ = false;       // which of the two is to be found out
   size_t reserved_body_bytes_ = 0;
   std::string input_;  // received, not yet taken by the reader
   std::optional<HttpReader> reader_;

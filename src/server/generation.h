@@ -9,38 +9,16 @@
 #include <variant>
 #include <vector>
 
+#include "server/answer_format.h"
 #include "server/error_map.h"
 #include "server/openai_types.h"
 #include "server/text_service.h"
 
 namespace df::server {
 
-struct ChoiceEnd {
-  FinishReason finish = FinishReason::kStop;
-  std::optional<std::string> stop_reason;
-};
-
-// How one route writes what the engine said. Immutable: pure functions of the request and their arguments.
-class AnswerFormat {
- public:
-  virtual ~AnswerFormat() = default;
-
-  // Server-sent events, each complete.
-  virtual std::string StartEvents(size_t n_choices) const = 0;  // before any text
-  virtual std::string TextEvent(size_t choice, std::string_view text) const = 0;
-  virtual std::string EndEvent(size_t choice, const ChoiceEnd& end) const = 0;
-  virtual std::string UsageEvent(const Usage& usage) const = 0;
-
-  struct WholeChoice {
-    std::string text;
-    ChoiceEnd end;
-  };
-  virtual std::string WholeBody(const std::vector<WholeChoice>& choices, const Usage& usage) const = 0;
-};
-
 // A request whose streams run; destroyed = cancelled.
 struct PreparedGeneration {
-  std::unique_ptr<AnswerFormat> format;
+  AnswerFormat format;
   std::vector<std::unique_ptr<TextStream>> streams;  // one a choice
   std::string variant_name;                          // registered, for metrics and log
   bool stream = false;
@@ -54,31 +32,18 @@ struct PrepareContext {
   std::function<void()> wake;  // handed to every stream
 };
 
-// Thread-safe, slow (they tokenise): called on a worker.
-Prepared PrepareChat(TextService& service, std::string_view body, const PrepareContext& context);
-Prepared PrepareCompletion(TextService& service, std::string_view body, const PrepareContext& context);
+// Thread-safe, slow (they tokenise): called on a worker. The body is freed as soon as it is parsed.
+Prepared PrepareChat(TextService& service, std::string body, const PrepareContext& context);
+Prepared PrepareCompletion(TextService& service, std::string body, const PrepareContext& context);
 
-// The parts both share.
-struct AnswerHead {
-  std::string id;
-  std::string object;
-  int64_t created_unix = 0;
-  std::string model;  // as the client wrote it
-  std::string system_fingerprint;
-};
-// {"id", "object", "created", "model", "system_fingerprint"}
-Json HeadJson(const AnswerHead& head);
-Json UsageJson(const Usage& usage);
-Json StopReasonJson(const ChoiceEnd& end);
-// "stop" or "length".
-std::string_view FinishText(FinishReason finish);
-
+// The part both share. Of a request its prompt and what belongs to it are set; the rest comes from `fields`.
 struct StartPlan {
+  const RouteWords& words;
   GenerationFields fields;
   std::vector<TextRequest> requests;
   std::string param;  // the field a refused prompt stands in
 };
-// Starts all or none.
+// Starts all or none: prompts that do not fit are refused before the engine hears of any.
 Prepared StartStreams(TextService& service, StartPlan plan, const PrepareContext& context);
 
 }  // namespace df::server

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "server/request_fields.h"
 
@@ -98,6 +99,9 @@ FieldError ReadMessages(const Json& root, Json& messages) {
   if (list == nullptr || !list->is_array() || list->empty()) {
     return InvalidField("messages", "an array with at least one message");
   }
+  if (list->size() > kMaxMessages) {
+    return InvalidField("messages", "at most " + std::to_string(kMaxMessages) + " messages");
+  }
   for (size_t i = 0; i < list->size(); ++i) {
     Json clean = Json::object();
     DF_RETURN_IF_FIELD_ERROR(ReadMessage((*list)[i], "messages[" + std::to_string(i) + "]", clean));
@@ -110,6 +114,9 @@ FieldError ReadTemplateKwargs(const Json& root, Json& kwargs) {
   const Json* value = JsonMemberOrNull(root, "chat_template_kwargs");
   if (value == nullptr) return std::nullopt;
   if (!value->is_object()) return InvalidField("chat_template_kwargs", "an object");
+  if (DumpJson(*value).size() > kMaxTemplateKwargsBytes) {
+    return InvalidField("chat_template_kwargs", "at most " + std::to_string(kMaxTemplateKwargsBytes) + " bytes");
+  }
   kwargs = *value;
   return std::nullopt;
 }
@@ -148,7 +155,7 @@ bool IsEmptyPrompt(const std::variant<std::string, std::vector<int32_t>>& prompt
 }  // namespace
 
 std::optional<ApiError> ParseBody(std::string_view body, Json& root) {
-  Result<Json> parsed = ParseJson(body);
+  Result<Json> parsed = ParseJson(body, {.max_items = kMaxJsonItems});
   if (!parsed.ok()) return ApiError{.message = parsed.status().message(), .param = "", .code = "invalid_json"};
   if (!parsed->is_object())
     return ApiError{.message = "the body must be a JSON object", .param = "", .code = "invalid_json"};
@@ -177,6 +184,18 @@ std::optional<ApiError> ReadCompletionRequest(const Json& root, CompletionReques
     return InvalidField("prompt", "not empty");
   }
   return std::nullopt;
+}
+
+std::optional<ApiError> ParseChatRequest(std::string body, ChatRequest& request) {
+  Json root;
+  DF_RETURN_IF_FIELD_ERROR(ParseBody(std::exchange(body, {}), root));
+  return ReadChatRequest(root, request);
+}
+
+std::optional<ApiError> ParseCompletionRequest(std::string body, CompletionRequest& request) {
+  Json root;
+  DF_RETURN_IF_FIELD_ERROR(ParseBody(std::exchange(body, {}), root));
+  return ReadCompletionRequest(root, request);
 }
 
 }  // namespace df::server

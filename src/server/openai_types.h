@@ -48,6 +48,10 @@ struct CompletionRequest {
 
 inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxPrompts = 128;
+inline constexpr size_t kMaxMessages = 16384;  // a template goes over all of them, and each takes some 100 bytes
+inline constexpr size_t kMaxTemplateKwargsBytes = size_t{64} << 10;
+// Keys and values of a body: 100 prompts of 5000 token ids. Tiny ones take up to 100 bytes each.
+inline constexpr size_t kMaxJsonItems = 500'000;
 
 // JSON whose root must be an object. The error has code "invalid_json".
 std::optional<ApiError> ParseBody(std::string_view body, Json& root);
@@ -55,6 +59,10 @@ std::optional<ApiError> ParseBody(std::string_view body, Json& root);
 // Absent result = `request` is complete. `root` is an object.
 std::optional<ApiError> ReadChatRequest(const Json& root, ChatRequest& request);
 std::optional<ApiError> ReadCompletionRequest(const Json& root, CompletionRequest& request);
+
+// Both steps. Bodies may be large: body and JSON are freed on return.
+std::optional<ApiError> ParseChatRequest(std::string body, ChatRequest& request);
+std::optional<ApiError> ParseCompletionRequest(std::string body, CompletionRequest& request);
 
 // The request's wishes over `defaults` (the variant's).
 SamplingParams ToSamplingParams(const GenerationFields& fields, SamplingParams defaults);

@@ -10,10 +10,8 @@ namespace {
 constexpr std::string_view kMessages = R"("messages":[{"role":"user","content":"hi"}])";
 
 std::optional<ApiError> ReadChat(const std::string& text, ChatRequest* out = nullptr) {
-  Json root;
-  if (auto error = ParseBody(text, root)) return error;
   ChatRequest request;
-  auto error = ReadChatRequest(root, request);
+  auto error = ParseChatRequest(text, request);
   if (out != nullptr) *out = std::move(request);
   return error;
 }
@@ -23,10 +21,8 @@ std::optional<ApiError> ReadChatWith(const std::string& field) {
 }
 
 std::optional<ApiError> ReadCompletion(const std::string& fields, CompletionRequest* out = nullptr) {
-  Json root;
-  if (auto error = ParseBody(R"({"model":"m",)" + fields + "}", root)) return error;
   CompletionRequest request;
-  auto error = ReadCompletionRequest(root, request);
+  auto error = ParseCompletionRequest(R"({"model":"m",)" + fields + "}", request);
   if (out != nullptr) *out = std::move(request);
   return error;
 }
@@ -229,6 +225,49 @@ TEST(ChatRequest, RefusesTooManyAndTooLongStopStrings) {
   for (int i = 0; i < 10000; ++i) many += R"(,"a")";
   EXPECT_TRUE(ReadChatWith(many + "]"));
   EXPECT_TRUE(ReadChatWith(R"("stop":")" + std::string(1 << 20, 'a') + "\""));
+}
+
+// {"model":"m","messages":[...n of them...]}
+std::string ManyMessages(size_t n) {
+  std::string text = R"({"model":"m","messages":[{"role":"user","content":""})";
+  for (size_t i = 1; i < n; ++i) text += R"(,{"role":"user","content":""})";
+  return text + "]}";
+}
+
+TEST(ChatRequest, TakesAtMost16384Messages) {
+  ChatRequest request;
+  ASSERT_FALSE(ReadChat(ManyMessages(16384), &request));
+  EXPECT_EQ(request.messages.size(), 16384U);
+  const auto error = ReadChat(ManyMessages(16385));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->param, "messages");
+  EXPECT_NE(error->message.find("16384"), std::string::npos);
+}
+
+TEST(ChatRequest, TakesAtMost64KiBOfTemplateKwargs) {
+  const std::string frame = R"({"a":""})";
+  const auto kwargs = [&](size_t n_bytes) {
+    return R"("chat_template_kwargs":{"a":")" + std::string(n_bytes - frame.size(), 'x') + "\"}";
+  };
+  EXPECT_FALSE(ReadChatWith(kwargs(65536)));
+  const auto error = ReadChatWith(kwargs(65537));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->param, "chat_template_kwargs");
+  EXPECT_NE(error->message.find("65536"), std::string::npos);
+}
+
+TEST(Body, TakesAtMost500000KeysAndValues) {
+  const auto ids = [](size_t n) {
+    std::string text = R"("prompt":[1)";
+    for (size_t i = 1; i < n; ++i) text += ",1";
+    return text + "]";
+  };
+  // Beside them: the object, two keys, the name of the model, the array.
+  EXPECT_FALSE(ReadCompletion(ids(499'995)));
+  const auto error = ReadCompletion(ids(499'996));
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, "invalid_json");
+  EXPECT_NE(error->message.find("500000 keys and values"), std::string::npos);
 }
 
 TEST(Body, RefusesWhatIsNoJsonObject) {

@@ -41,19 +41,24 @@ class RawClient {
     }
     return true;
   }
+  // The end of what the client says; it still listens.
+  void EndSending() { shutdown(fd_, SHUT_WR); }
   void Close() {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
 
+  // What is waited for comes at once on an idle machine; a busy one takes what it takes.
+  static constexpr int kPatienceMs = 60'000;
+
   // Until the server closes or `ms` have passed.
-  std::string ReadAll(int ms = 5000) {
+  std::string ReadAll(int ms = kPatienceMs) {
     while (!closed_ && Receive(ms)) {
     }
     return std::exchange(received_, {});
   }
   // Until `part` has arrived; everything up to and with it. "" when it does not come within `ms`.
-  std::string ReadUntil(std::string_view part, int ms = 5000) {
+  std::string ReadUntil(std::string_view part, int ms = kPatienceMs) {
     size_t at = received_.find(part);
     while (at == std::string::npos && !closed_ && Receive(ms)) at = received_.find(part);
     if (at == std::string::npos) return "";
@@ -62,7 +67,7 @@ class RawClient {
     return taken;
   }
   // One response with Content-Length: head and body.
-  std::string ReadResponse(int ms = 5000) {
+  std::string ReadResponse(int ms = kPatienceMs) {
     std::string response = ReadUntil("\r\n\r\n", ms);
     constexpr std::string_view kLength = "Content-Length: ";
     const size_t at = response.find(kLength);
@@ -75,7 +80,7 @@ class RawClient {
     return response;
   }
   // Whether the server closes within `ms`.
-  bool WaitClosed(int ms) {
+  bool WaitClosed(int ms = kPatienceMs) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(ms);
     while (!closed_ && std::chrono::steady_clock::now() < end) Receive(50);
     return closed_;

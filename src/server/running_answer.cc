@@ -55,7 +55,7 @@ std::string RunningAnswer::AdvanceChoice(size_t index, const std::vector<TextDel
       else if (join)
         joined += delta.text;
       else
-        events += prepared_.format->TextEvent(index, delta.text);
+        events += prepared_.format.TextEvent(index, delta.text);
     }
     if (!delta.finish) continue;
     const bool failed = *delta.finish == FinishReason::kError || *delta.finish == FinishReason::kCancelled;
@@ -64,8 +64,8 @@ std::string RunningAnswer::AdvanceChoice(size_t index, const std::vector<TextDel
     }
     EndChoice(index, *delta.finish, delta.stop_reason);
   }
-  if (!joined.empty()) events += prepared_.format->TextEvent(index, joined);
-  if (choice.end && prepared_.stream && !failure_) events += prepared_.format->EndEvent(index, *choice.end);
+  if (!joined.empty()) events += prepared_.format.TextEvent(index, joined);
+  if (choice.end && prepared_.stream && !failure_) events += prepared_.format.EndEvent(index, *choice.end);
   return events;
 }
 
@@ -116,7 +116,7 @@ Usage RunningAnswer::TotalUsage() const {
 std::string RunningAnswer::WholeBody() const {
   std::vector<AnswerFormat::WholeChoice> whole;
   for (const Choice& choice : choices_) whole.push_back({choice.text, choice.end.value_or(ChoiceEnd{})});
-  return prepared_.format->WholeBody(whole, TotalUsage());
+  return prepared_.format.WholeBody(whole, TotalUsage());
 }
 
 std::string_view RunningAnswer::finish_name() const {

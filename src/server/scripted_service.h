@@ -17,19 +17,42 @@ struct Script {
   std::vector<std::string> pieces = {"Hello", ", ", "world"};
   std::chrono::milliseconds pause{0};  // before each piece
   bool hangs = false;                  // after the pieces
+  bool ends_at_the_gate = false;       // as `hangs`, until the gate is opened
   Status failure = Status::Ok();       // ends with it when not ok
   Status refusal = Status::Ok();       // of Start
-  std::chrono::milliseconds start_takes{0};
+  bool tokenises_at_the_gate = false;  // does not return before the gate is opened
+};
+
+// Holds what waits for it until it is opened: so tests decide the order of things whatever the load of the machine.
+class Gate {
+ public:
+  void Open() { open_ = true; }
+  void Close() { open_ = false; }
+  bool is_open() const { return open_; }
+  void Wait() const {
+    while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+
+ private:
+  std::atomic<bool> open_{false};
 };
 
 struct StreamCounts {
-  std::atomic<int> started{0}, live{0}, cancelled{0};
+  std::atomic<int> tokenising{0}, started{0}, live{0}, cancelled{0};
 };
 
 class ScriptedStream final : public TextStream {
  public:
-  ScriptedStream(Script script, std::vector<int32_t> prompt, std::function<void()> wake, StreamCounts& counts)
-      : script_(std::move(script)), prompt_(std::move(prompt)), wake_(std::move(wake)), counts_(counts) {
+  struct Shared {
+    StreamCounts& counts;
+    const Gate& gate;
+  };
+  ScriptedStream(Script script, std::vector<int32_t> prompt, std::function<void()> wake, Shared shared)
+      : script_(std::move(script)),
+        prompt_(std::move(prompt)),
+        wake_(std::move(wake)),
+        counts_(shared.counts),
+        gate_(shared.gate) {
     usage_.prompt_tokens = prompt_.size();
     ++counts_.started;
     ++counts_.live;
@@ -80,10 +103,11 @@ class ScriptedStream final : public TextStream {
       delta.tokens = {token++};
       if (!Say(std::move(delta))) return;
     }
-    if (script_.hangs) {
+    if (script_.hangs || script_.ends_at_the_gate) {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return cancelled_; });
-      return;
+      while (!cancelled_ && (script_.hangs || !gate_.is_open())) {
+        changed_.wait_for(lock, std::chrono::milliseconds(2));
+      }
     }
     TextDelta last;
     last.finish = script_.failure.ok() ? FinishReason::kStop : FinishReason::kError;
@@ -95,6 +119,7 @@ class ScriptedStream final : public TextStream {
   const std::vector<int32_t> prompt_;
   const std::function<void()> wake_;
   StreamCounts& counts_;
+  const Gate& gate_;
   Usage usage_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -133,29 +158,29 @@ class ScriptedService final : public TextService {
   std::string SystemFingerprint(const Variant&) const override { return "fp_test"; }
   size_t ContextLength(const Variant&) const override { return kContextLength; }
   SamplingParams DefaultSampling(const Variant&) const override { return {}; }
+  Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const override {
+    ++counts.tokenising;
+    if (scripts_.at(request.variant->name).tokenises_at_the_gate) gate.Wait();
+    --counts.tokenising;
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) return *ids;
+    const auto* text = std::get_if<std::string>(&request.prompt);
+    const std::string all = text != nullptr ? *text : DumpJson(std::get<Json>(request.prompt));
+    return std::vector<int32_t>(all.begin(), all.end());
+  }
   Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) override {
     const Script& script = scripts_.at(request.variant->name);
-    std::this_thread::sleep_for(script.start_takes);
     if (!script.refusal.ok()) return script.refusal;
-    std::vector<int32_t> prompt;
-    if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) {
-      prompt = *ids;
-    } else {
-      const auto* text = std::get_if<std::string>(&request.prompt);
-      const std::string all = text != nullptr ? *text : DumpJson(std::get<Json>(request.prompt));
-      prompt.assign(all.begin(), all.end());
-    }
-    if (prompt.size() + 1 > kContextLength) return InvalidArgument("context: the prompt is too long");
     return std::unique_ptr<TextStream>(
-        std::make_unique<ScriptedStream>(script, std::move(prompt), std::move(wake), counts));
+        std::make_unique<ScriptedStream>(script, std::move(std::get<std::vector<int32_t>>(request.prompt)),
+                                         std::move(wake), ScriptedStream::Shared{.counts = counts, .gate = gate}));
   }
-  bool IsContextLengthExceeded(const Status& status) const override { return status.message().starts_with("context"); }
   MetricsSnapshot Snapshot() const override {
     return {.n_running = static_cast<uint64_t>(counts.live.load()), .kv_block_tokens = 16, .kv_blocks_total = 8};
   }
   bool Healthy() const override { return healthy; }
 
-  StreamCounts counts;
+  mutable StreamCounts counts;
+  Gate gate;
   std::atomic<bool> healthy{true};
 
  private:

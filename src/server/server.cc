@@ -48,20 +48,20 @@ uint64_t RandomSeed() {
 }  // namespace
 
 struct Server::Impl {
-  Impl(ServerOptions given, TextService& service, ServerMetrics& metrics)
+  Impl(ServerOptions given, Sources sources)
       : options(std::move(given)),
         acceptor(io),
         changed(io.get_executor()),
         state{.options = options,
-              .service = service,
-              .metrics = metrics,
+              .service = sources.service,
+              .metrics = sources.metrics,
               .workers = WorkerPool(options.limits.n_workers, options.limits.max_queued_jobs),
               .open = {},
               .idle = {},
               .id_seed = RandomSeed(),
               .on_change = [this] { changed.Set(); }} {}
 
-  Status Listen();
+  Status Listen(BoundSocket socket);
   asio::awaitable<void> Accept();
   void TakeConnection(tcp::socket socket);
   asio::awaitable<void> Drain();
@@ -72,7 +72,7 @@ struct Server::Impl {
   tcp::acceptor acceptor;
   Signal changed;
   ServerState state;
-  uint16_t port = 0;
+  uint16_t port = 0;  // as bound
   size_t max_connections = 0;
   TimePoint deadline = TimePoint::max();  // of draining
 
@@ -82,22 +82,12 @@ struct Server::Impl {
   std::thread thread;
 };
 
-Status Server::Impl::Listen() {
+Status Server::Impl::Listen(BoundSocket socket) {
   error_code error;
-  tcp::resolver resolver(io);
-  const auto flags = tcp::resolver::passive | tcp::resolver::numeric_service;
-  const auto found = resolver.resolve(options.host, std::to_string(options.port), flags, error);
-  if (error || found.empty()) {
-    return InvalidArgument("host \"" + options.host + "\" is no address of this machine: " + error.message());
-  }
-  const tcp::endpoint endpoint = found.begin()->endpoint();
-  const std::string where = "cannot listen on " + options.host + ":" + std::to_string(options.port);
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
+  port = socket.port();
+  acceptor.assign(socket.is_v6() ? tcp::v6() : tcp::v4(), socket.Release(), error);
   if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
-  if (!error) port = acceptor.local_endpoint(error).port();
-  if (error) return IoError(where, error.value());
+  if (error) return IoError("cannot listen on port " + std::to_string(port), error.value());
   max_connections = ConnectionsWithinDescriptors(options.limits.max_connections);
   return Status::Ok();
 }
@@ -154,9 +144,9 @@ asio::awaitable<void> Server::Impl::Drain() {
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, TextService& service, ServerMetrics& metrics) {
-  auto impl = std::make_unique<Impl>(std::move(options), service, metrics);
-  DF_RETURN_IF_ERROR(impl->Listen());
+Result<std::unique_ptr<Server>> Server::Start(BoundSocket socket, ServerOptions options, Sources sources) {
+  auto impl = std::make_unique<Impl>(std::move(options), sources);
+  DF_RETURN_IF_ERROR(impl->Listen(std::move(socket)));
   Impl* raw = impl.get();
   asio::co_spawn(impl->io, raw->Accept(), asio::detached);
   impl->thread = std::thread([raw] {

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "metrics/metrics.h"
+#include "server/bound_socket.h"
 #include "server/limits.h"
 #include "server/text_service.h"
 
@@ -32,8 +33,6 @@ struct RequestLog {
 };
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";
-  uint16_t port = 8000;  // 0 = any free one
   std::vector<std::string> api_keys;
   std::string version;
   ServerLimits limits;
@@ -43,9 +42,13 @@ struct ServerOptions {
 // Thread-safe.
 class Server {
  public:
-  // Listens at once. `service` and `metrics` must outlive it. The only errors are kInvalidArgument (host is no address)
-  // and kIo (cannot listen there).
-  static Result<std::unique_ptr<Server>> Start(ServerOptions options, TextService& service, ServerMetrics& metrics);
+  // What a server answers from; both must outlive it.
+  struct Sources {
+    TextService& service;
+    ServerMetrics& metrics;
+  };
+  // Listens at once. The only error is kIo: somebody else has begun to listen there.
+  static Result<std::unique_ptr<Server>> Start(BoundSocket socket, ServerOptions options, Sources sources);
   ~Server();  // Shutdown(0), then waits
 
   uint16_t port() const;

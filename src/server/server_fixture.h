@@ -1,4 +1,5 @@
-// For tests: a server over scripted models with short limits, and what asks it.
+// For tests: a server over scripted models, and what asks it. Its time limits are those of production, so that a busy
+// machine fails no test; the tests of a limit shorten that one.
 #ifndef DELTAFOLD_SERVER_SERVER_FIXTURE_H_
 #define DELTAFOLD_SERVER_SERVER_FIXTURE_H_
 
@@ -21,26 +22,27 @@ using std::chrono::milliseconds;
 class ServerTest : public ::testing::Test {
  protected:
   ServerTest() {
-    options_.port = 0;
     options_.version = "1.2.3";
-    options_.limits.idle_timeout_ms = 3000;
-    options_.limits.header_timeout_ms = 400;
-    options_.limits.body_timeout_ms = 400;
-    options_.limits.write_timeout_ms = 400;
-    options_.limits.linger_ms = 200;
-    options_.limits.comment_interval_ms = 100;
     options_.log = [this](const RequestLog& log) {
       const std::lock_guard lock(log_mutex_);
       logs_.push_back(log);
     };
     for (const char* name : {"base", "sql"}) metrics_.AddVariant({.name = name, .kind = "base"});
   }
-  ~ServerTest() override { server_.reset(); }
+  ~ServerTest() override {
+    service_.gate.Open();
+    server_.reset();
+  }
 
   void Start() {
-    Result<std::unique_ptr<Server>> started = Server::Start(options_, service_, metrics_);
+    Result<BoundSocket> socket = BoundSocket::Bind("127.0.0.1", 0);
+    ASSERT_TRUE(socket.ok()) << socket.status().message();
+    Result<std::unique_ptr<Server>> started = StartOn(std::move(*socket));
     ASSERT_TRUE(started.ok()) << started.status().message();
     server_ = std::move(*started);
+  }
+  Result<std::unique_ptr<Server>> StartOn(BoundSocket socket) {
+    return Server::Start(std::move(socket), options_, {.service = service_, .metrics = metrics_});
   }
   uint16_t port() const { return server_->port(); }
   std::string Ask(std::string_view bytes) {
@@ -62,10 +64,10 @@ class ServerTest : public ::testing::Test {
   std::string AskChat(std::string_view model, std::string_view more = "") {
     return Ask(Post("/v1/chat/completions", Chat(model, more), "Connection: close\r\n"));
   }
-  // Whether `condition` comes true within 3 s.
+  // Whether `condition` comes true within a minute.
   template <typename Condition>
   static bool Soon(const Condition& condition) {
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 6000; ++i) {
       if (condition()) return true;
       std::this_thread::sleep_for(milliseconds(10));
     }

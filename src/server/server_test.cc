@@ -137,6 +137,15 @@ TEST_F(ServerTest, RefusesPromptAndAnswerBeyondTheContext) {
   }
 }
 
+TEST_F(ServerTest, StartsNoneOfSeveralPromptsWhenOneDoesNotFit) {
+  Start();
+  const std::string body = R"({"model":"base","max_tokens":10,"prompt":["a","b",")" + std::string(991, 'c') + "\"]}";
+  const std::string response = Ask(Post("/v1/completions", body, "Connection: close\r\n"));
+  ExpectStatus(response, 400);
+  EXPECT_NE(response.find(R"("param":"max_tokens","code":"context_length_exceeded")"), std::string::npos) << response;
+  EXPECT_EQ(service_.counts.started, 0);
+}
+
 TEST_F(ServerTest, TurnsAFailureBeforeTheFirstTokenIntoAnHttpError) {
   service_.Add("broken", {.pieces = {}, .failure = Internal("/secret/path went wrong")});
   service_.Add("full", {.refusal = ResourceExhausted("1024 requests are queued")});
@@ -161,11 +170,15 @@ TEST_F(ServerTest, ReportsALaterFailureInsideTheStream) {
 }
 
 TEST_F(ServerTest, SendsCommentsWhileThereIsNothingToSay) {
-  service_.Add("slow", {.pieces = {"a"}, .pause = milliseconds(350)});
+  service_.Add("slow", {.pieces = {"a"}, .ends_at_the_gate = true});
+  options_.limits.comment_interval_ms = 20;
   Start();
-  const std::string response = AskChat("slow", R"(,"stream":true)");
-  EXPECT_NE(response.find(": keep-alive\n\n"), std::string::npos);
-  EXPECT_EQ(TextOf(EventsOf(response)), "a");
+  RawClient client(port());
+  client.Send(Post("/v1/chat/completions", Chat("slow", R"(,"stream":true)"), "Connection: close\r\n"));
+  const std::string begun = client.ReadUntil(": keep-alive\n\n");
+  EXPECT_NE(begun, "");
+  service_.gate.Open();
+  EXPECT_EQ(TextOf(EventsOf(begun + client.ReadAll())), "a");
 }
 
 TEST_F(ServerTest, ReportsAStalledEngine) {

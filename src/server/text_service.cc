@@ -1,5 +1,6 @@
 #include "server/text_service.h"
 
+#include "engine/prompt_tokens.h"
 #include "kernels/attention.h"
 
 namespace df::server {
@@ -20,10 +21,12 @@ class EngineTextService final : public TextService {
   }
   size_t ContextLength(const Variant& variant) const override { return df::ContextLength(engine_, variant); }
   SamplingParams DefaultSampling(const Variant& variant) const override { return df::DefaultSampling(variant); }
+  Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const override {
+    return df::PromptTokens(request, ContextLength(*request.variant));
+  }
   Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) override {
     return StartText(engine_, std::move(request), std::move(wake));
   }
-  bool IsContextLengthExceeded(const Status& status) const override { return df::IsContextLengthExceeded(status); }
   MetricsSnapshot Snapshot() const override {
     const EngineStats stats = engine_.Stats();
     return {.n_running = stats.n_running,

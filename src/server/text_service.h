@@ -26,9 +26,10 @@ class TextService {
   virtual std::string SystemFingerprint(const Variant& variant) const = 0;
   virtual size_t ContextLength(const Variant& variant) const = 0;
   virtual SamplingParams DefaultSampling(const Variant& variant) const = 0;
-  // As StartText: may take long, runs on a worker.
+  // The prompt by template and tokenizer: may take long, runs on a worker. Errors as of StartText.
+  virtual Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const = 0;
+  // As StartText.
   virtual Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) = 0;
-  virtual bool IsContextLengthExceeded(const Status& status) const = 0;
   virtual MetricsSnapshot Snapshot() const = 0;
   virtual bool Healthy() const = 0;
 };

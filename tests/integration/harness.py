@@ -117,6 +117,12 @@ class Server:
         raise AssertionError(f"still running {self.metric('vllm:num_requests_running')}, "
                              f"waiting {self.metric('vllm:num_requests_waiting')} after {seconds} s")
 
+    @property
+    def sanitized(self):
+        """Whether the binary holds a sanitizer, whose own memory is not ours."""
+        binary = Path(f"/proc/{self.process.pid}/exe").read_bytes()
+        return b"__asan_init" in binary or b"__tsan_init" in binary
+
     def resident_bytes(self):
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 

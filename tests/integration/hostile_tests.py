@@ -55,6 +55,41 @@ class HostileTests:
         assert self.server.resident_bytes() - before < 64 << 20
         self.alive()
 
+    def test_large_bodies_take_bounded_memory_and_leave_none(self):
+        wrap = lambda field, value: b'{"model":"%s","%s":%s}' % (BASE.encode(), field, value)
+        messages = lambda n: wrap(b"messages", b"[" + b",".join([b'{"role":"user","content":""}'] * n) + b"]")
+        text = json.dumps(chat_body(text="word " * 3_000_000)).encode()
+        wide = b"{" + b",".join(b'"k%d":1' % i for i in range(1_200_000)) + b"}"
+        bodies = (messages(400_000), messages(16_384), wrap(b"messages", b"[" + b",".join([b"[]"] * 5_500_000) + b"]"),
+                  wrap(b"chat_template_kwargs", wide), text)
+        self.server.request("POST", CHAT, chat_body(max_tokens=2))
+        before, peak, done = self.server.resident_bytes(), 0, threading.Event()
+
+        def watch():
+            nonlocal peak
+            while not done.is_set():
+                peak = max(peak, self.server.resident_bytes())
+                time.sleep(0.002)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            for _ in range(4):
+                for body in bodies:
+                    status, _, content = self.server.request("POST", CHAT, body)
+                    assert status == 400, (status, body[:60], content[:200])
+        finally:
+            done.set()
+            watcher.join()
+        deadline = time.monotonic() + 20  # memory goes back just after the answer
+        while self.server.resident_bytes() - before > 32 << 20 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        after = self.server.resident_bytes()
+        print(f"        resident: {before >> 20} MiB before, {peak >> 20} at most, {after >> 20} after", flush=True)
+        if not self.server.sanitized:
+            assert peak - before < 200 << 20 and after - before < 32 << 20, (before, peak, after)
+        self.alive()
+
     def test_hostile_json_is_400(self):
         deep = b'{"model":"m","messages":' + b"[" * 100000
         for body in (b"", b"{", b"[]", b"null", deep, b"\xef\xbb\xbf{}", b'{"model":"\xff"}', b'{"model":NaN}',
@@ -70,7 +105,8 @@ class HostileTests:
                              ("top_p", 2), ("presence_penalty", 1e30), ("top_logprobs", 10**6), ("seed", 2**64),
                              ("stop", [""]), ("stop", ["a"] * 10000), ("stop", "a" * (1 << 20)),
                              ("logit_bias", {str(i): 1 for i in range(20000)}), ("messages", []), ("stream", "yes"),
-                             ("chat_template", "{{ 1 }}"), ("chat_template_kwargs", {"messages": []})):
+                             ("chat_template", "{{ 1 }}"), ("chat_template_kwargs", {"messages": []}),
+                             ("chat_template_kwargs", {"a": "x" * 65536}), ("messages", [chat_body()["messages"][0]] * 16385)):
             status, _, content = self.server.request("POST", CHAT, {**chat_body(), field: value})
             error = json.loads(content)["error"]
             assert status == 400, (field, value if len(str(value)) < 50 else "...", status)
@@ -139,6 +175,16 @@ class HostileTests:
                     connection.close()
                 self.server.wait_idle(10)
         assert self.server.metric("vllm:kv_cache_usage_perc") == 0
+
+    def test_a_client_that_ends_its_sending_gets_its_answer(self):
+        for stream in (False, True):
+            with self.server.connect(60) as connection:
+                body = chat_body(max_tokens=40, ignore_eos=True, stream=stream)
+                connection.sendall(http_post(CHAT, json.dumps(body).encode(), "Connection: close\r\n"))
+                connection.shutdown(socket.SHUT_WR)
+                answer = read_all(connection)
+            assert b"HTTP/1.1 200 " in answer, answer[:300]
+            assert (b"[DONE]" if stream else b'"completion_tokens":40') in answer, answer[-300:]
 
     def test_a_reader_that_stalls_holds_nobody_up(self):
         with socket.socket() as stalled:

@@ -1,5 +1,6 @@
 """Start, signals, limits of the process: every test has a server of its own."""
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -115,8 +116,9 @@ class LifecycleTests:
                          f"http://127.0.0.1:{server.port}"):
                 assert word in log, (word, log)
 
-    def run_serve(self, *flags):
-        return subprocess.run([str(self.binary), "serve", *map(str, flags)], capture_output=True, text=True, timeout=60)
+    def run_serve(self, *flags, **environment):
+        return subprocess.run([str(self.binary), "serve", *map(str, flags)], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, **environment})
 
     def test_start_errors_name_the_cause(self):
         model = FAMILY / BASE
@@ -136,7 +138,13 @@ class LifecycleTests:
             assert done.returncode != 0 and (code is None or done.returncode == code), (flags, done)
             assert words in done.stderr, (flags, done.stderr)
 
-    def test_taken_port_is_named(self):
+    def test_a_key_variable_without_a_key_is_refused(self):
+        for value in ("", ","):
+            done = self.run_serve("--model", FAMILY / BASE, "--port", "0", DELTAFOLD_API_KEY=value)
+            assert done.returncode == 2 and "DELTAFOLD_API_KEY is set and holds no key" in done.stderr, (value, done)
+
+    def test_taken_port_is_named_before_the_model_is_looked_at(self):
         with self.start() as server:
-            done = self.run_serve("--model", FAMILY / BASE, "--port", server.port)
+            done = self.run_serve("--model", "/nowhere", "--port", server.port)
             assert done.returncode == 1 and str(server.port) in done.stderr, done
+            assert "/nowhere" not in done.stderr, done

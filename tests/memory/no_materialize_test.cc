@@ -3,32 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 
 #include "format/delta_dir.h"
 #include "format/peft_adapter.h"
 #include "kernels/target.h"
 #include "testing/decode.h"
+#include "testing/process_memory.h"
 #include "testing/status_matchers.h"
 
 namespace df {
 namespace {
 
+using testing::StatusBytes;
+
 constexpr size_t kMatrixBytes = size_t{8192} * 2048 * 2;  // bf16; twice that in f32
 // Allocator slack and what the loaders hold beside the delta itself; a third of one matrix.
 constexpr size_t kSlackBytes = kMatrixBytes / 3;
-
-size_t StatusBytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    size_t kilobytes = 0;
-    if (word == field + ":" && status >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
-}
-
-// Sets VmHWM, the peak of resident memory, to the present.
-void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 void Step(KernelContext& context, Decoder& decoder, testing::Sequence& sequence) {
   const std::vector<int32_t> prompt(40, 7);
@@ -47,7 +37,7 @@ TEST(Memory, NoMatrixOfAVariantIsEverMaterialized) {
   Step(context, decoder, warm_up);  // activations and scratch grow to their size
   std::vector<std::shared_ptr<const VariantWeights>> variants;
 
-  ResetPeak();
+  testing::ResetPeak();
   const size_t before = StatusBytes("VmRSS");
   ASSERT_LT(StatusBytes("VmHWM"), before + kSlackBytes) << "the peak can be reset";
   size_t deltas = 0;
