@@ -32,6 +32,7 @@ fn copy_block(text: &str, raw: &mut bool, out: &mut String) -> usize {
     let inner = text[..n].trim_start_matches("{%").trim_end_matches("%}");
     let name = inner.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
     match name {
+        _ if !text[..n].ends_with("%}") => {} // unfinished: the parser says so
         "raw" => *raw = true,
         "endraw" => *raw = false,
         "generation" if !*raw => {
