@@ -1,10 +1,13 @@
 //! A template's syntax tree, rebuilt so that no operation of the engine meets a value without bounds.
 //!
 //! The engine's fuel bounds steps and bytes, but a list may hold itself (through a namespace) or one list a billion
-//! times (`x = [x, x]`, forty times): showing, comparing or adding up such a value would never end. So each operand
-//! of an operation that walks through whole values first passes the filter BOUNDED, which measures it; `~` becomes the
-//! filter CONCAT, which writes values as Python does; and what is stored in a namespace passes STORED, which lets no
-//! namespace in. Filters are looked up apart from variables: a template cannot redefine these, nor name them.
+//! times (`x = [x, x]`, forty times): showing, comparing or adding up such a value would never end. And a list may hold
+//! a list that holds a list, or be a slice of a slice, a hundred thousand times: walking through it, or only letting go
+//! of it, would take as many stack frames. So what makes a value out of others, and each operand of an operation that
+//! walks through whole values, passes the filter BOUNDED, which measures it and turns what is computed on demand (a
+//! slice) into a list; `~` becomes the filter CONCAT, which writes values as Python does; and what is stored in a
+//! namespace passes STORED, which lets no namespace in. Filters are looked up apart from variables: a template cannot
+//! redefine these, nor name them.
 
 use minijinja::machinery::ast::*;
 
@@ -18,7 +21,7 @@ pub const CONCAT: &str = "(concat)";
 /// the square of the depth.
 const MAX_DEPTH: usize = 400;
 
-/// They look at a value's kind or its first layer only.
+/// They look at a value's kind or its first layer only, and give a string, a number, a part of it or a plain list.
 const SHALLOW_FILTERS: [&str; 12] =
     ["length", "count", "first", "last", "default", "d", "items", "list", "tojson", "string", CONCAT, BOUNDED];
 const SHALLOW_TESTS: [&str; 20] = [
@@ -48,7 +51,8 @@ fn filter<'s>(name: &'s str, expr: Expr<'s>, args: Vec<CallArg<'s>>) -> Expr<'s>
 fn bounded<'s>(expr: Expr<'s>) -> Expr<'s> {
     match &expr {
         Expr::Const(_) | Expr::UnaryOp(_) | Expr::Compare(_) | Expr::Test(_) => expr,
-        _ if is_string(&expr) => expr,
+        Expr::Filter(done) if done.name == BOUNDED => expr,
+        _ if is_string(&expr) || is_const(&expr) => expr,
         _ => filter(BOUNDED, expr, vec![]),
     }
 }
@@ -118,6 +122,22 @@ impl Hardener {
         exprs.iter().map(|expr| self.expr(expr)).collect()
     }
 
+    /// What is assigned to: its lists and tuples are patterns, not values.
+    fn target<'s>(&mut self, target: &Expr<'s>) -> Outcome<Expr<'s>> {
+        self.enter()?;
+        let rebuilt = match target {
+            Expr::List(e) => spanned!(Expr::List, e, List { items: self.targets(&e.items)? }),
+            Expr::Tuple(e) => spanned!(Expr::Tuple, e, Tuple { items: self.targets(&e.items)? }),
+            other => self.expr_inside(other)?,
+        };
+        self.depth -= 1;
+        Ok(rebuilt)
+    }
+
+    fn targets<'s>(&mut self, targets: &[Expr<'s>]) -> Outcome<Vec<Expr<'s>>> {
+        targets.iter().map(|target| self.target(target)).collect()
+    }
+
     fn optional<'s>(&mut self, expr: &Option<Expr<'s>>) -> Outcome<Option<Expr<'s>>> {
         expr.as_ref().map(|expr| self.expr(expr)).transpose()
     }
@@ -179,17 +199,17 @@ impl Hardener {
             Stmt::WithBlock(s) => {
                 let mut assignments = Vec::with_capacity(s.assignments.len());
                 for (target, expr) in &s.assignments {
-                    assignments.push((self.expr(target)?, self.assigned(target, expr)?));
+                    assignments.push((self.target(target)?, self.assigned(target, expr)?));
                 }
                 spanned!(Stmt::WithBlock, s, WithBlock { assignments, body: self.body(&s.body)? })
             }
             Stmt::Set(s) => {
                 let expr = self.assigned(&s.target, &s.expr)?;
-                spanned!(Stmt::Set, s, Set { target: self.expr(&s.target)?, expr })
+                spanned!(Stmt::Set, s, Set { target: self.target(&s.target)?, expr })
             }
             Stmt::SetBlock(s) => {
                 let node = SetBlock {
-                    target: self.expr(&s.target)?,
+                    target: self.target(&s.target)?,
                     filter: self.optional(&s.filter)?,
                     body: self.body(&s.body)?,
                 };
@@ -232,7 +252,7 @@ impl Hardener {
             return Err(Failure::corrupt("a for loop cannot assign to an attribute"));
         }
         let node = ForLoop {
-            target: self.expr(&s.target)?,
+            target: self.target(&s.target)?,
             iter: self.expr(&s.iter)?,
             filter_expr: self.optional(&s.filter_expr)?,
             recursive: s.recursive,
@@ -253,7 +273,7 @@ impl Hardener {
                     stop: self.optional(&e.stop)?,
                     step: self.optional(&e.step)?,
                 };
-                spanned!(Expr::Slice, e, node)
+                bounded(spanned!(Expr::Slice, e, node))
             }
             Expr::UnaryOp(e) => {
                 let op = match e.op {
@@ -275,7 +295,13 @@ impl Hardener {
             Expr::Filter(e) => {
                 let deep = !SHALLOW_FILTERS.contains(&e.name);
                 let inner = self.optional(&e.expr)?.map(|inner| if deep { bounded(inner) } else { inner });
-                spanned!(Expr::Filter, e, Filter { name: e.name, expr: inner, args: self.args(&e.args)? })
+                let node = Filter { name: e.name, expr: inner, args: self.args(&e.args)? };
+                let answer = spanned!(Expr::Filter, e, node);
+                if deep {
+                    bounded(answer)
+                } else {
+                    answer
+                }
             }
             Expr::Test(e) => {
                 let shallow = SHALLOW_TESTS.contains(&e.name) || matches!(&e.args[..], [CallArg::Pos(a)] if is_const(a));
@@ -292,11 +318,11 @@ impl Hardener {
                 spanned!(Expr::GetItem, e, node)
             }
             Expr::Call(e) => Expr::Call(self.call(e)?),
-            Expr::List(e) => spanned!(Expr::List, e, List { items: self.exprs(&e.items)? }),
-            Expr::Tuple(e) => spanned!(Expr::Tuple, e, Tuple { items: self.exprs(&e.items)? }),
+            Expr::List(e) => bounded(spanned!(Expr::List, e, List { items: self.exprs(&e.items)? })),
+            Expr::Tuple(e) => bounded(spanned!(Expr::Tuple, e, Tuple { items: self.exprs(&e.items)? })),
             Expr::Map(e) => {
                 let keys = self.exprs(&e.keys)?.into_iter().map(bounded).collect();
-                spanned!(Expr::Map, e, Map { keys, values: self.exprs(&e.values)? })
+                bounded(spanned!(Expr::Map, e, Map { keys, values: self.exprs(&e.values)? }))
             }
         })
     }
@@ -310,7 +336,9 @@ impl Hardener {
             BinOpKind::Eq | BinOpKind::Ne | BinOpKind::In if is_const(&left) || is_const(&right) => (left, right),
             _ => (bounded(left), bounded(right)),
         };
-        Ok(spanned!(Expr::BinOp, e, BinOp { op: e.op, left, right }))
+        let makes_lists = matches!(e.op, BinOpKind::Add | BinOpKind::Mul);
+        let answer = spanned!(Expr::BinOp, e, BinOp { op: e.op, left, right });
+        Ok(if makes_lists { bounded(answer) } else { answer })
     }
 
     fn compare<'s>(&mut self, e: &Spanned<Compare<'s>>) -> Outcome<Expr<'s>> {

@@ -1,6 +1,7 @@
 //! The C border (include/dftext.h has the contract): pointers become slices, panics become codes.
 
 mod bound;
+mod depth;
 mod encode;
 mod failure;
 mod generation;

@@ -17,8 +17,10 @@ pub fn environment(options: &RenderOptions) -> Environment<'static> {
     bind(&mut env, options);
     env.set_unknown_method_callback(method);
     env.add_function("raise_exception", raise_exception);
-    // Its indentation grows with the square of the depth, and no chat template shows values that way.
+    // The first's indentation grows with the square of the depth; the second gives dictionaries that look into each
+    // other on every access. Jinja2 has no `chain`, and no chat template shows values by `pprint`.
     env.remove_filter("pprint");
+    env.remove_filter("chain");
     env.add_filter(harden::BOUNDED, |state: &State, value: Value| measured(state, value, true));
     env.add_filter(harden::STORED, |state: &State, value: Value| measured(state, value, false));
     // Jinja2 asks whether a value has a length and items, or can be walked: strings and dictionaries do.
@@ -67,16 +69,26 @@ fn write_value(out: &mut Output, state: &mut State, value: &Value, limits: &Limi
     Ok(out.write_str(&text)?)
 }
 
-/// `value`, unless walking through it would take too long. A prompt of ten thousand messages costs about 50 000.
+/// The most that one value may cost to walk through: ten thousand messages cost some 60 000, a text of 10 MB 160 000.
+const MAX_COST: u64 = 250_000;
+/// Walking costs a sixteenth of what an instruction does.
+const COST_PER_FUEL: u64 = 16;
+/// A list's item takes 24 bytes and room to grow.
+const ITEM_BYTES: usize = 32;
+
+/// `value`, unless walking through it would take too long; what is computed on demand becomes a list.
 fn measured(state: &State, value: Value, allow_namespaces: bool) -> Result<Value, Error> {
-    const MAX_COST: u64 = 1_000_000;
-    // Walking costs a sixteenth of what an instruction does.
-    const COST_PER_FUEL: u64 = 16;
-    if value.as_object().is_some() {
-        let cost = Measure::new(MAX_COST, allow_namespaces).of(&value)?;
-        state.consume_fuel(cost / COST_PER_FUEL)?;
+    if value.as_object().is_none() {
+        return Ok(value);
     }
-    Ok(value)
+    let cost = Measure::new(MAX_COST, allow_namespaces).of(&value)?;
+    state.consume_fuel(cost / COST_PER_FUEL)?;
+    if value.kind() != ValueKind::Iterable {
+        return Ok(value);
+    }
+    let items: Vec<Value> = value.try_iter()?.collect();
+    charge(state, items.len() * ITEM_BYTES)?;
+    Ok(Value::from(items))
 }
 
 fn charge(state: &State, n_bytes: usize) -> Result<(), Error> {
