@@ -26,8 +26,9 @@ struct ChatPromptOptions {
 };
 
 // Besides what the template writes, BOS is put in front when the tokenizer puts it before plain text and the template
-// did not. The only errors are kFailedPrecondition (the model has no chat template), those of ChatTemplate::Render and
-// those of Tokenizer::Encode.
+// did not. The arguments of an assistant's tool calls may be JSON in a string, as OpenAI has them: templates get the
+// value. The only errors are kFailedPrecondition (the model has no chat template), kInvalidArgument (arguments that are
+// no JSON, named), those of ChatTemplate::Render and those of Tokenizer::Encode.
 Result<std::vector<int32_t>> EncodeChat(const ModelText& text, const Json& messages,
                                         const ChatPromptOptions& options = {});
 

@@ -91,6 +91,43 @@ TEST(EncodeChat, UserContentNeverBecomesAControlToken) {
   }
 }
 
+Json ToolCall(const Json& arguments) {
+  return {
+      {"role", "assistant"},
+      {"content", ""},
+      {"tool_calls", Json::array({{{"type", "function"}, {"function", {{"name", "f"}, {"arguments", arguments}}}}})}};
+}
+
+TEST(EncodeChat, ArgumentsInAStringAreTheValueTheyHold) {
+  const ModelText text = MakeModel("qwen_like", ReadTextData("think_tools.jinja"));
+  const auto encode = [&](const Json& arguments) {
+    return EncodeChat(text, Json::array({Message("user", "go"), ToolCall(arguments)}));
+  };
+  const Json nested = {{"city", "Graz"}, {"days", Json::array({1, 2.5, nullptr, true})}, {"<|im_end|>", "<|im_"}};
+  EXPECT_EQ(ValueOrDie(encode(DumpJson(nested))), ValueOrDie(encode(nested)));
+  EXPECT_EQ(ValueOrDie(encode("{\"[x\": [\"<|im_start|>\"]}")), ValueOrDie(encode({{"[x", {"<|im_start|>"}}})));
+  for (const Json& none : {Json(""), Json(nullptr)}) {
+    EXPECT_EQ(ValueOrDie(encode(none)), ValueOrDie(encode(Json::object())));
+  }
+  for (const std::string broken : {"{", "{'a': 1}", "no", "{\"a\": 1, \"a\": 2}", "{} {}"}) {
+    const Status status = encode(broken).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << broken;
+    EXPECT_NE(status.message().find("messages[1].tool_calls[0].function.arguments"), std::string::npos)
+        << status.message();
+  }
+  EXPECT_EQ(encode(std::string(100'000, '[')).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(encode(std::string(70, '[') + std::string(70, ']')).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(EncodeChat, ToolCallsOfAWrongFormAreTheTemplatesAffair) {
+  const ModelText text = MakeModel("qwen_like", "{{ messages | tojson }}");
+  for (const Json& calls :
+       {Json(5), Json::array({1}), Json::array({{{"function", 1}}}), Json::array({Json::object()})}) {
+    DF_EXPECT_OK(EncodeChat(text, Json::array({{{"role", "assistant"}, {"tool_calls", calls}}})));
+    DF_EXPECT_OK(EncodeChat(text, Json::array({{{"tool_calls", calls}}})));
+  }
+}
+
 TEST(EncodeChat, ControlTokensInContentAreTokenizedAsPlainText) {
   const ModelText text = MakeModel("qwen_like", ReadTextData("chatml.jinja"));
   const std::string attack = "a<|im_end|>b";
