@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/presence.h"
+
 namespace df {
 namespace {
 
@@ -92,12 +94,13 @@ Result<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO without a writer must not hang.
   const FileDescriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return NotFound("no file " + path);
+    if (errno == ENOENT || errno == ENOTDIR) return AbsenceOf(path);
+    if (errno == ENXIO) return NoRegularFile(path);  // a socket
     return IoError("cannot open " + path, errno);
   }
   struct stat info = {};
   if (fstat(file.fd, &info) != 0) return IoError("cannot stat " + path, errno);
-  if (!S_ISREG(info.st_mode)) return InvalidArgument(path + " is not a regular file");
+  if (!S_ISREG(info.st_mode)) return NoRegularFile(path);
   const auto size = static_cast<size_t>(info.st_size);
   const FileIdentity identity = {
       .device = static_cast<uint64_t>(info.st_dev),

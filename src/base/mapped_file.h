@@ -25,7 +25,8 @@ struct FileIdentity {
 class MappedFile {
  public:
   // Maps the whole of `path`. Only regular files: a FIFO, device or directory is refused without blocking.
-  // The only errors are kNotFound, kIo and kInvalidArgument (not a regular file).
+  // The only errors are kNotFound, kCorrupt (a link to nothing), kFailedPrecondition (not a regular file), kIo,
+  // kInvalidArgument (a NUL in the name) and kResourceExhausted (too many mapped files).
   static Result<std::unique_ptr<MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -1,20 +1,13 @@
 #include "codec/bound_variant.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <unordered_set>
 
 #include "codec/codec.h"
+#include "format/variant_kind.h"
 
 namespace df {
 namespace {
-
-namespace fs = std::filesystem;
-
-bool Exists(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
 
 bool StoresHead(const DeltaDirectory& delta) {
   return std::ranges::binary_search(delta.weights(), std::string(kHeadName));
@@ -67,21 +60,6 @@ Result<BoundVariant> BindAdapter(const Checkpoint& base, const BoundCheckpoint& 
 
 }  // namespace
 
-VariantDirectoryKind KindOfVariantDirectory(const std::string& directory) {
-  const fs::path path(directory);
-  if (Exists(path / "delta_config.json") || Exists(path / "delta_model.safetensors") ||
-      Exists(path / "delta_model.safetensors.index.json")) {
-    return VariantDirectoryKind::kDelta;
-  }
-  if (Exists(path / "adapter_config.json")) return VariantDirectoryKind::kAdapter;
-  if (Exists(path / "config.json")) return VariantDirectoryKind::kNeither;
-  std::error_code error;  // an adapter saved under its own name lies one folder further down
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (Exists(entry.path() / "adapter_config.json")) return VariantDirectoryKind::kAdapter;
-  }
-  return VariantDirectoryKind::kNeither;
-}
-
 std::vector<Slot> SlotsOfDelta(const DeltaDirectory& delta) {
   // Without the base a tied config with no stored head is read as tied; a list too short by an unchanged head harms
   // nobody.
@@ -109,10 +87,12 @@ Status CheckAllPlaced(const DeltaDirectory& delta, const std::vector<Slot>& slot
 Result<BoundVariant> BindVariant(const Checkpoint& base, const std::string& directory) {
   Result<BoundCheckpoint> bound = Bind(base);
   if (!bound.ok()) return bound.status().Annotate("base");
-  switch (KindOfVariantDirectory(directory)) {
-    case VariantDirectoryKind::kDelta: return BindDelta(base, *bound, directory);
-    case VariantDirectoryKind::kAdapter: return BindAdapter(base, *bound, directory);
-    case VariantDirectoryKind::kNeither: break;
+  DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(directory));
+  switch (kind) {
+    case DirectoryKind::kDelta: return BindDelta(base, *bound, directory);
+    case DirectoryKind::kAdapter: return BindAdapter(base, *bound, directory);
+    case DirectoryKind::kModel:
+    case DirectoryKind::kNothing: break;
   }
   return NotFound(directory + " has neither delta_config.json nor adapter_config.json: it is no delta and no adapter");
 }

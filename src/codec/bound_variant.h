@@ -29,9 +29,6 @@ struct BoundVariant {
   std::vector<BoundWeight> weights;  // in the order of computation
 };
 
-enum class VariantDirectoryKind { kNeither, kDelta, kAdapter };
-VariantDirectoryKind KindOfVariantDirectory(const std::string& directory);
-
 // Opens `directory` and gives every stored part its place. The only errors are those of opening it, kFailedPrecondition
 // (a delta made for another base) and kCorrupt (a part without a place or of another shape, naming it).
 Result<BoundVariant> BindVariant(const Checkpoint& base, const std::string& directory);

@@ -267,12 +267,55 @@ TEST_F(CompressTest, CopiesTheConfigAndOnlyThoseTextFilesThatDiffer) {
   }
   DF_ASSERT_OK(WriteFileAtomically(FineTune() + "/generation_config.json", "{\"eos_token_id\": 3}"));
   const CompressReport report = ValueOrDie(Run());
-  EXPECT_EQ(report.files, (std::vector<std::string>{"config.json", "chat_template.jinja", "generation_config.json"}));
+  EXPECT_EQ(report.files, (std::vector<std::string>{"config.json", "generation_config.json", "chat_template.jinja"}));
   EXPECT_EQ(FileContent(Delta() + "/config.json"), FileContent(FineTune() + "/config.json"));
   EXPECT_FALSE(std::filesystem::exists(Delta() + "/tokenizer.json"));
   Materialized();
   EXPECT_EQ(FileContent(directory_.Sub("full") + "/tokenizer.json"), "{}") << "carried over from the base";
   EXPECT_EQ(FileContent(directory_.Sub("full") + "/chat_template.jinja"), FineTune());
+}
+
+// They are read all together or not at all, so one that differs brings the others along.
+TEST_F(CompressTest, CopiesChatTemplatesTogetherWhenOneDiffers) {
+  Write({}, {.change = 0.1});
+  const std::string folder = "/additional_chat_templates";
+  for (const std::string& where : {Base(), FineTune()}) {
+    std::filesystem::create_directory(where + folder);
+    for (const std::string name : {"/chat_template.jinja", "/additional_chat_templates/rag.jinja"}) {
+      DF_ASSERT_OK(WriteFileAtomically(where + name, "as in the base"));
+    }
+  }
+  EXPECT_EQ(ValueOrDie(Run()).files, (std::vector<std::string>{"config.json"}));
+  DF_ASSERT_OK(WriteFileAtomically(FineTune() + folder + "/tool_use.jinja", "own"));
+  const CompressReport report = ValueOrDie(Run({.replace = true}));
+  EXPECT_EQ(report.files,
+            (std::vector<std::string>{"config.json", "additional_chat_templates/rag.jinja",
+                                      "additional_chat_templates/tool_use.jinja", "chat_template.jinja"}));
+  Materialized();
+  EXPECT_EQ(FileContent(directory_.Sub("full") + folder + "/tool_use.jinja"), "own");
+  DF_ASSERT_OK(WriteFileAtomically(Delta() + folder + "/tool_use.jinja", "changed"));
+  EXPECT_EQ(ValueOrDie(DeltaDirectory::Open(Delta()))->VerifyDigest().code(), StatusCode::kCorrupt);
+}
+
+TEST_F(CompressTest, ATemplateInTheVariantsConfigIsNotOverruledByAFileOfTheBase) {
+  Write({}, {.change = 0.1});
+  DF_ASSERT_OK(WriteFileAtomically(Base() + "/chat_template.jinja", "the base's"));
+  DF_ASSERT_OK(WriteFileAtomically(FineTune() + "/tokenizer_config.json", R"({"chat_template": "own"})"));
+  DF_ASSERT_OK(Run());
+  Materialized();
+  EXPECT_FALSE(std::filesystem::exists(directory_.Sub("full") + "/chat_template.jinja"));
+}
+
+TEST_F(CompressTest, ALinkToNothingIsNotAnAbsentFile) {
+  Write({}, {.change = 0.1});
+  for (const std::string name : {"tokenizer.json", "chat_template.jinja", "generation_config.json"}) {
+    const std::string path = FineTune() + "/" + name;
+    std::filesystem::create_symlink("gone", path);
+    const auto report = Run();
+    EXPECT_EQ(report.status().code(), StatusCode::kCorrupt) << name;
+    EXPECT_NE(report.status().message().find(path), std::string::npos) << report.status().message();
+    std::filesystem::remove(path);
+  }
 }
 
 TEST_F(CompressTest, RefusesATerabyteOfTextFileBeforeCopyingIt) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/presence.h"
 #include "format/shards.h"
 
 namespace df {
@@ -30,11 +31,12 @@ Result<std::shared_ptr<const Checkpoint>> Checkpoint::Open(const std::string& di
 
   const std::string single = directory + "/model.safetensors";
   const std::string index = single + ".index.json";
-  std::error_code error;
-  if (fs::exists(single, error)) {
+  DF_ASSIGN_OR_RETURN(const bool has_single, HasFile(single));
+  DF_ASSIGN_OR_RETURN(const bool has_index, HasFile(index));
+  if (has_single) {
     DF_ASSIGN_OR_RETURN(std::shared_ptr<const SafetensorsFile> file, SafetensorsFile::Open(single));
     checkpoint->shards_.push_back(std::move(file));
-  } else if (fs::exists(index, error)) {
+  } else if (has_index) {
     DF_ASSIGN_OR_RETURN(checkpoint->shards_, OpenShards(directory, index));
   } else {
     return MissingWeights(directory);

@@ -22,8 +22,8 @@ struct StoredTensor {
 class Checkpoint {
  public:
   // `model.safetensors`, or `model.safetensors.index.json` and its shards. Every tensor stands in exactly one shard,
-  // the index and the shards agree. Pickled weights alone are refused saying so. Says kNotFound when there are no
-  // weights.
+  // the index and the shards agree. Pickled weights alone are refused saying so, as is a link to nothing in the place
+  // of weights. Says kNotFound when there are no weights.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory);
 
   const std::string& directory() const { return directory_; }

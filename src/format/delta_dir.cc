@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "base/atomic_file.h"
 #include "base/json.h"
+#include "base/presence.h"
 #include "format/delta_tensors.h"
 #include "format/digest.h"
 #include "format/message.h"
@@ -13,8 +13,6 @@
 
 namespace df {
 namespace {
-
-namespace fs = std::filesystem;
 
 // The files of a variant, beside its tensors, that can change an answer.
 constexpr std::array<std::string_view, 5> kServedFiles = {"config.json", "generation_config.json", "tokenizer.json",
@@ -45,8 +43,9 @@ Status CheckFixedMetadata(const std::map<std::string, std::string>& metadata) {
 Result<std::vector<std::shared_ptr<const SafetensorsFile>>> OpenDeltaFiles(const std::string& directory) {
   const std::string single = directory + "/delta_model.safetensors";
   const std::string index = single + ".index.json";
-  std::error_code error;
-  if (!fs::exists(single, error) && fs::exists(index, error)) return OpenShards(directory, index);
+  DF_ASSIGN_OR_RETURN(const bool has_single, HasFile(single));
+  DF_ASSIGN_OR_RETURN(const bool has_index, HasFile(index));
+  if (!has_single && has_index) return OpenShards(directory, index);
   DF_ASSIGN_OR_RETURN(std::shared_ptr<const SafetensorsFile> file, SafetensorsFile::Open(single));
   return std::vector{std::move(file)};
 }
@@ -71,6 +70,15 @@ bool IsPlainFileName(std::string_view name) {
   return plain && !name.empty() && name.size() <= 255 && name.front() != '.';
 }
 
+bool IsSideFileName(std::string_view name) {
+  const size_t folder_bytes = kTemplateFolder.size() + 1;
+  if (name.starts_with(kTemplateFolder) && name.ends_with(kTemplateExtension) && name.size() > folder_bytes &&
+      name[folder_bytes - 1] == '/') {
+    name.remove_prefix(folder_bytes);
+  }
+  return IsPlainFileName(name);
+}
+
 Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>& metadata) {
   DF_RETURN_IF_ERROR(CheckFixedMetadata(metadata));
   DeltaMetadata read;
@@ -87,7 +95,7 @@ Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>
       return Unsupported("__metadata__ key " + Quoted(key) + " is unknown to format version 1");
     }
     const std::string name = key.substr(kFileDigestPrefix.size());
-    if (!IsPlainFileName(name) || !IsDigest(value)) return Corrupt("__metadata__ has the unsound entry " + Quoted(key));
+    if (!IsSideFileName(name) || !IsDigest(value)) return Corrupt("__metadata__ has the unsound entry " + Quoted(key));
     read.file_digests.emplace(name, value);
   }
   return read;
@@ -155,6 +163,14 @@ Result<std::string> DeltaDirectory::Generation() const {
     if (!content.ok()) return content.status();
     digest.AddText(name);
     digest.AddText(*content);
+  }
+  DF_ASSIGN_OR_RETURN(const auto templates, ListFiles(directory_ + "/" + std::string(kTemplateFolder),
+                                                      kTemplateExtension, kMaxTemplateFiles));
+  for (const std::string& name : templates) {
+    const std::string path = std::string(kTemplateFolder) + "/" + name;
+    DF_ASSIGN_OR_RETURN(const std::string content, ReadFileBounded(directory_ + "/" + path, kMaxSideFileBytes));
+    digest.AddText(path);
+    digest.AddText(content);
   }
   return digest.Hex();
 }

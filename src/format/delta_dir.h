@@ -19,6 +19,12 @@ namespace df {
 // it as well, so that every delta written can be read.
 inline constexpr size_t kMaxSideFileBytes = size_t{256} << 20;
 
+// Further chat templates, "additional_chat_templates/NAME.jinja": side files in a folder of their own, as the hub has
+// them.
+inline constexpr std::string_view kTemplateFolder = "additional_chat_templates";
+inline constexpr std::string_view kTemplateExtension = ".jinja";
+inline constexpr size_t kMaxTemplateFiles = 16;
+
 struct DeltaMetadata {
   std::string base_fingerprint;  // 32 hex digits
   std::string base_quant = "none";
@@ -60,7 +66,7 @@ class DeltaDirectory {
   // streaming over all bytes.
   Status VerifyDigest() const;
   // Identity of all that can change an answer: base fingerprint, content digest and the bytes of config.json,
-  // generation_config.json, tokenizer and chat template. Two directories with equal tensors and, say, different RoPE
+  // generation_config.json, tokenizer and chat templates. Two directories with equal tensors and, say, different RoPE
   // settings have equal content digests, but different generations.
   Result<std::string> Generation() const;
   Status CheckIntact() const;
@@ -94,7 +100,8 @@ class DeltaWriter {
   virtual Status Add(const std::string& name, DType dtype, const Shape& shape, Bytes data) = 0;
   // Stores every present part of `delta` under its names. Parts already stored under `name` are an error.
   virtual Status AddLinear(const std::string& name, const LinearDelta& delta) = 0;
-  // A side file (config.json, README.md, tokenizer.json ...) of at most kMaxSideFileBytes; kResourceExhausted beyond.
+  // A side file (config.json, tokenizer.json, a further chat template ...) of at most kMaxSideFileBytes;
+  // kResourceExhausted beyond.
   virtual Status AddFile(const std::string& file_name, std::string_view content) = 0;
   // `summary` becomes delta_config.json's codec and quality report.
   virtual Status Commit(const Json& summary) = 0;

@@ -206,6 +206,11 @@ TEST_F(DeltaTest, ChangesItsGenerationWithConfigAndTemplate) {
   testing::WriteFile(path_ + "/chat_template.jinja", "x");
   EXPECT_NE(ValueOrDie(delta->Generation()), before);
   fs::remove(path_ + "/chat_template.jinja");
+  fs::create_directory(path_ + "/additional_chat_templates");
+  EXPECT_EQ(ValueOrDie(delta->Generation()), before);
+  testing::WriteFile(path_ + "/additional_chat_templates/tool_use.jinja", "x");
+  EXPECT_NE(ValueOrDie(delta->Generation()), before);
+  fs::remove_all(path_ + "/additional_chat_templates");
   testing::WriteFile(path_ + "/config.json", ConfigText() + " ");
   EXPECT_NE(ValueOrDie(delta->Generation()), before);
   ExpectRefusal(delta->VerifyDigest(), StatusCode::kCorrupt, {"config.json"});

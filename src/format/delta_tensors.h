@@ -37,6 +37,8 @@ Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>
 
 // A plain file name that may stand beside a delta: no '/', no leading dot, no control characters, 1 to 255 bytes.
 bool IsPlainFileName(std::string_view name);
+// A plain file name, or one of the further chat templates ("additional_chat_templates/NAME.jinja").
+bool IsSideFileName(std::string_view name);
 
 // Weight names, sorted, after checking every tensor: known suffix, complete groups, dtypes, ranks, shapes that agree,
 // finite scales, increasing row indices. The only errors are kCorrupt and kUnsupported (suffix).

@@ -1,6 +1,8 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 
 #include "base/atomic_file.h"
@@ -139,7 +141,7 @@ Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& de
 }
 
 Status DeltaWriterImpl::AddFile(const std::string& file_name, std::string_view content) {
-  if (!internal::IsPlainFileName(file_name) || file_name.starts_with("delta_")) {
+  if (!internal::IsSideFileName(file_name) || file_name.starts_with("delta_")) {
     return InvalidArgument("a file beside a delta cannot be named " + Quoted(file_name));
   }
   if (content.size() > kMaxSideFileBytes) {
@@ -152,7 +154,10 @@ Status DeltaWriterImpl::AddFile(const std::string& file_name, std::string_view c
     digest.AddText(content);
     file_digests_.emplace(file_name, digest.Hex());
   }
-  return WriteFileAtomically(directory_.path() + "/" + file_name, content);
+  const std::string path = directory_.path() + "/" + file_name;
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) return IoError("cannot create directory " + folder, errno);
+  return WriteFileAtomically(path, content);
 }
 
 Status DeltaWriterImpl::WriteTensors(const MappedFile& spool) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <unordered_map>
 
+#include "base/presence.h"
 #include "format/digest.h"
 #include "format/message.h"
 #include "format/peft_config.h"
@@ -19,11 +20,13 @@ constexpr std::string_view kPrefix = "base_model.model.";
 
 // PEFT saves an adapter that is not called "default" into a folder of its name.
 Result<std::string> FindAdapterFolder(const std::string& directory) {
-  std::error_code error;
-  if (fs::exists(directory + std::string(kConfigName), error)) return directory;
+  DF_ASSIGN_OR_RETURN(const bool is_here, HasFile(directory + std::string(kConfigName)));
+  if (is_here) return directory;
   std::vector<std::string> found;
+  std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (fs::exists(entry.path().string() + std::string(kConfigName), error)) found.push_back(entry.path().string());
+    DF_ASSIGN_OR_RETURN(const bool is_inside, HasFile(entry.path().string() + std::string(kConfigName)));
+    if (is_inside) found.push_back(entry.path().string());
   }
   if (found.size() == 1) return found.front();
   if (found.empty()) return NotFound("no adapter_config.json in " + directory);
@@ -134,8 +137,8 @@ Result<std::shared_ptr<const PeftAdapter>> PeftAdapter::Open(const std::string& 
   adapter->config_ = std::make_unique<const PeftConfig>(*std::move(config));
 
   const std::string weights = folder + "/adapter_model.safetensors";
-  std::error_code error;
-  if (!fs::exists(weights, error)) return MissingWeights(folder);
+  DF_ASSIGN_OR_RETURN(const bool has_weights, HasFile(weights));
+  if (!has_weights) return MissingWeights(folder);
   DF_ASSIGN_OR_RETURN(adapter->file_, SafetensorsFile::Open(weights));
   const auto pairs = PairFactors(*adapter->file_);
   if (!pairs.ok()) return pairs.status().Annotate(weights);

@@ -256,7 +256,7 @@ TEST(Safetensors, OpensAHundredThousandTensorsQuicklyAndSmall) {
 TEST(Safetensors, OpensOnlyRegularFilesAndSaysWhichIsMissing) {
   const TemporaryDirectory directory;
   ExpectRefusal(SafetensorsFile::Open(directory / "none.safetensors"), StatusCode::kNotFound, {"none.safetensors"});
-  ExpectRefusal(SafetensorsFile::Open(directory.path()), StatusCode::kInvalidArgument, {directory.path()});
+  ExpectRefusal(SafetensorsFile::Open(directory.path()), StatusCode::kFailedPrecondition, {directory.path()});
 }
 
 TEST(SafetensorsWriter, WritesWhatTheReaderGivesBack) {

@@ -1,22 +1,17 @@
 // From directories to what is registered.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <ctime>
 #include <string>
 #include <utility>
 
+#include "base/presence.h"
 #include "format/delta_dir.h"
 #include "format/peft_adapter.h"
+#include "format/variant_kind.h"
 #include "store/registry.h"
 
 namespace df {
 namespace {
-
-bool IsFile(const std::string& path) {
-  struct stat info = {};
-  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode);
-}
 
 // generation_config.json has the last word where it names stop tokens, as in the reference; the tokenizer's own
 // end token always counts.
@@ -71,13 +66,15 @@ Result<LoadedVariantWeights> LoadAdapterWeights(KernelContext& context, const Ba
 }
 
 Result<LoadedVariantWeights> LoadByKind(KernelContext& context, const BaseWeights& base, const std::string& directory) {
-  if (IsFile(directory + "/delta_config.json")) return LoadDeltaWeights(context, base, directory);
-  if (IsFile(directory + "/adapter_config.json")) return LoadAdapterWeights(context, base, directory);
-  if (IsFile(directory + "/config.json")) {
-    return FailedPrecondition(
-        "a full model, not a variant: make a delta of it first (deltafold compress) and give that");
+  DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(directory));
+  switch (kind) {
+    case DirectoryKind::kDelta: return LoadDeltaWeights(context, base, directory);
+    case DirectoryKind::kModel:
+      return FailedPrecondition(
+          "a full model, not a variant: make a delta of it first (deltafold compress) and give that");
+    case DirectoryKind::kAdapter:
+    case DirectoryKind::kNothing: break;  // the adapter's reader tells what is missing
   }
-  // What is left is an adapter in a folder of its own name, or nothing of ours: the adapter's reader tells.
   return LoadAdapterWeights(context, base, directory);
 }
 
@@ -115,7 +112,8 @@ Result<std::shared_ptr<const Variant>> LoadVariant(KernelContext& context, const
   if (!loaded.ok()) return loaded.status().Annotate("variant \"" + name + "\"");
   // A variant that says nothing of its own samples as the base does.
   GenerationDefaults defaults = base.variant->defaults;
-  if (IsFile(loaded->directory + "/generation_config.json")) defaults = loaded->defaults;
+  DF_ASSIGN_OR_RETURN(const bool has_own, HasFile(loaded->directory + "/generation_config.json"));
+  if (has_own) defaults = loaded->defaults;
   Result<std::shared_ptr<Variant>> variant = MakeVariant(name, {.root = directory,
                                                                 .directory = loaded->directory,
                                                                 .config = loaded->weights->config,

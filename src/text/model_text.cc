@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include "base/atomic_file.h"
 #include "base/json.h"
+#include "base/presence.h"
 #include "text/chat_template.h"
 #include "text/control_text.h"
 
@@ -20,14 +20,12 @@ constexpr JsonLimits kConfigLimits = {.max_depth = 64, .max_bytes = size_t{32} <
 constexpr std::array<std::string_view, 7> kSpecialNames = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                            "pad_token", "cls_token", "mask_token"};
 
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
+constexpr size_t kMaxTemplates = 16;  // the most known in one model are four
 
 // null when the file does not exist.
 Result<Json> ReadOptionalJson(const std::string& path) {
-  if (!Exists(path)) return Json(nullptr);
+  DF_ASSIGN_OR_RETURN(const bool exists, HasFile(path));
+  if (!exists) return Json(nullptr);
   DF_ASSIGN_OR_RETURN(Json json, ReadJsonFile(path, kConfigLimits));
   if (!json.is_object()) return Corrupt(path + ": must be an object");
   return json;
@@ -54,8 +52,10 @@ Result<Json> SpecialTokens(const Json& config) {
   return tokens;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> TemplatesOf(const Json& config) {
-  std::vector<std::pair<std::string, std::string>> templates;
+using NamedTemplates = std::vector<std::pair<std::string, std::string>>;
+
+Result<NamedTemplates> TemplatesOf(const Json& config) {
+  NamedTemplates templates;
   const Json* value = JsonMemberOrNull(config, "chat_template");
   if (value == nullptr) return templates;
   if (value->is_string()) {
@@ -71,9 +71,32 @@ Result<std::vector<std::pair<std::string, std::string>>> TemplatesOf(const Json&
   return templates;
 }
 
+// chat_template.jinja ("default") and additional_chat_templates/NAME.jinja.
+Result<NamedTemplates> TemplateFiles(const std::string& directory) {
+  NamedTemplates templates;
+  const auto add = [&](std::string name, const std::string& path) {
+    Result<std::string> source = ReadFileBounded(path, kMaxTemplateBytes);
+    if (source.ok()) templates.emplace_back(std::move(name), *std::move(source));
+    return source.status();
+  };
+  const std::string path = directory + "/chat_template.jinja";
+  DF_ASSIGN_OR_RETURN(const bool has_default, HasFile(path));
+  if (has_default) DF_RETURN_IF_ERROR(add("default", path));
+  constexpr std::string_view kExtension = ".jinja";
+  const std::string folder = directory + "/additional_chat_templates";
+  DF_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListFiles(folder, kExtension, kMaxTemplates));
+  for (const std::string& name : names) {
+    const std::string stem = name.substr(0, name.size() - kExtension.size());
+    if (has_default && stem == "default") return Corrupt(folder + "/" + name + ": " + path + " is the default already");
+    DF_RETURN_IF_ERROR(add(stem, folder + "/" + name));
+  }
+  return templates;
+}
+
 Status LoadTokenizer(const std::string& directory, const ModelText* base, ModelText& text) {
   const std::string path = directory + "/tokenizer.json";
-  if (!Exists(path)) {
+  DF_ASSIGN_OR_RETURN(const bool own, HasFile(path));
+  if (!own) {
     if (base == nullptr) return NotFound(path + ": no such file, and no base model to take the tokenizer from");
     text.tokenizer = base->tokenizer;
     text.control_text = base->control_text;
@@ -87,11 +110,8 @@ Status LoadTokenizer(const std::string& directory, const ModelText* base, ModelT
 
 Status LoadTemplate(const std::string& directory, const Json& config, const ModelText* base, ModelText& text) {
   ChatTemplateSource source;
-  const std::string path = directory + "/chat_template.jinja";
-  if (Exists(path)) {
-    DF_ASSIGN_OR_RETURN(std::string jinja, ReadFileBounded(path, kMaxTemplateBytes));
-    source.templates.emplace_back("default", std::move(jinja));
-  } else {
+  DF_ASSIGN_OR_RETURN(source.templates, TemplateFiles(directory));
+  if (source.templates.empty()) {
     DF_ASSIGN_OR_RETURN(source.templates, TemplatesOf(config));
   }
   if (source.templates.empty()) {

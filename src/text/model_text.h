@@ -1,6 +1,7 @@
 // The text side of one model or variant: its tokenizer, its chat template and its special ids.
 //
-// Input:  a model directory (tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json).
+// Input:  a model directory (tokenizer.json, tokenizer_config.json, chat_template.jinja, additional_chat_templates/,
+//         generation_config.json).
 // Output: ModelText, shared by everything that turns requests of this model into token ids and ids into text.
 // Called by: store (one per variant), engine/session, inspect.
 #ifndef DELTAFOLD_TEXT_MODEL_TEXT_H_
@@ -32,8 +33,11 @@ struct ModelText {
 
 // Reads what `directory` holds; what it lacks is taken from `base` (null: none): the tokenizer, the chat template, and
 // the special ids and stop ids, each on its own. A tokenizer.json with the bytes of the base's shares its tables.
-// The only errors are kNotFound (no tokenizer.json and no base), those of Tokenizer::Load and ChatTemplate::Compile,
-// and kCorrupt (tokenizer_config.json or generation_config.json; a named special token that the tokenizer lacks).
+// Template files, chat_template.jinja ("default") and additional_chat_templates/NAME.jinja, stand in for those that
+// tokenizer_config.json holds, all together, as in the reference.
+// The only errors are kNotFound (no tokenizer.json and no base), those of HasFile, Tokenizer::Load and
+// ChatTemplate::Compile, and kCorrupt (tokenizer_config.json or generation_config.json; a named special token that the
+// tokenizer lacks).
 Result<ModelText> LoadModelText(const std::string& directory, const ModelText* base = nullptr);
 
 }  // namespace df

@@ -66,6 +66,46 @@ TEST_F(ModelTextTest, ReadsAListOfTemplates) {
   EXPECT_EQ(ValueOrDie(text.chat_template->Render(Json::array(), {.tools = Json::array({1})})), "t");
 }
 
+TEST_F(ModelTextTest, ReadsAFolderOfTemplates) {
+  (void)Base();
+  const std::string folder = directory_ + "/additional_chat_templates";
+  std::filesystem::create_directory(folder);
+  Write("additional_chat_templates/tool_use.jinja", "t");
+  Write("additional_chat_templates/README.md", "{% no template %}");
+  const RenderOptions with_tools = {.tools = Json::array({1})};
+  const ModelText alone = ValueOrDie(LoadModelText(directory_));
+  EXPECT_EQ(ValueOrDie(alone.chat_template->Render(Json::array(), with_tools)), "t");
+  Write("chat_template.jinja", "d");
+  const ModelText both = ValueOrDie(LoadModelText(directory_));
+  EXPECT_EQ(Render(both), "d");
+  EXPECT_EQ(ValueOrDie(both.chat_template->Render(Json::array(), with_tools)), "t");
+
+  Write("additional_chat_templates/default.jinja", "x");
+  EXPECT_EQ(LoadModelText(directory_).status().code(), StatusCode::kCorrupt);
+  std::filesystem::remove(folder + "/default.jinja");
+  std::filesystem::create_symlink("nowhere", folder + "/rag.jinja");
+  EXPECT_NE(LoadModelText(directory_).status().message().find("rag.jinja"), std::string::npos);
+  std::filesystem::remove(folder + "/rag.jinja");
+  for (int i = 0; i < 16; ++i) Write("additional_chat_templates/" + std::to_string(i) + ".jinja", "x");
+  EXPECT_EQ(LoadModelText(directory_).status().code(), StatusCode::kResourceExhausted);
+}
+
+// A file of an unfinished download must not be taken for one that the model does not have.
+TEST_F(ModelTextTest, ALinkToNothingIsNotAnAbsentFile) {
+  const ModelText base = Base();
+  const std::string variant = directory_ + "/variant";
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"}) {
+    std::filesystem::create_directory(variant);
+    std::filesystem::create_symlink("../blobs/0123", variant + "/" + name);
+    const Status status = LoadModelText(variant, &base).status();
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt) << name;
+    EXPECT_NE(status.message().find(std::string(name) + " is a link to ../blobs/0123"), std::string::npos)
+        << status.message();
+    std::filesystem::remove_all(variant);
+  }
+}
+
 TEST_F(ModelTextTest, AVariantInheritsWhatItLacks) {
   const ModelText base = Base();
   const std::string empty = directory_ + "/empty";
