@@ -4,22 +4,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+
+#include "base/presence.h"
+#include "base/temporary_name.h"
 
 namespace df {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Unique within the process; the process id makes it unique on the machine.
-std::string TemporaryName(const std::string& path) {
-  static std::atomic<uint64_t> counter{0};
-  return path + ".tmp-" + std::to_string(getpid()) + "-" +
-         std::to_string(counter.fetch_add(1, std::memory_order_relaxed));
-}
 
 std::string WithoutTrailingSlash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -65,6 +60,22 @@ Status CheckReplaceable(const std::string& target, const AtomicDirectory::Option
   return FailedPrecondition(refused + "it holds other things (no " + options.mark + "); remove it yourself");
 }
 
+// Swaps what two names stand for: a process killed at any moment leaves one of the two under `target`.
+Status Exchange(const std::string& temporary, const std::string& target) {
+  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return Status::Ok();
+  if (errno != EINVAL && errno != ENOSYS) return IoError("cannot exchange " + temporary + " and " + target, errno);
+  // A file system that cannot: in between the old one stands under a name that nobody removes.
+  const std::string old = target + ".old-" + std::to_string(getpid());
+  if (std::rename(target.c_str(), old.c_str()) != 0) return IoError("cannot move " + target + " away", errno);
+  if (std::rename(temporary.c_str(), target.c_str()) != 0) {
+    const int error = errno;
+    std::rename(old.c_str(), target.c_str());
+    return IoError("cannot rename " + temporary + " to " + target, error);
+  }
+  if (std::rename(old.c_str(), temporary.c_str()) != 0) return IoError("cannot remove " + old, errno);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
@@ -73,9 +84,11 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     return FailedPrecondition(path + " is there and is no regular file: it is not replaced");
   }
-  std::string temporary = TemporaryName(path);
+  internal::RemoveAbandoned(path);
+  std::string temporary = internal::TemporaryName(path);
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return IoError("cannot create " + temporary, errno);
+  internal::LockTemporary(fd);
   return AtomicFile(path, std::move(temporary), fd);
 }
 
@@ -145,44 +158,44 @@ Result<AtomicDirectory> AtomicDirectory::Create(const std::string& target, Optio
   const fs::path parent = fs::path(clean).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
   if (error) return IoError("cannot create directory " + parent.string(), error.value());
-  std::string temporary = TemporaryName(clean);
+  internal::RemoveAbandoned(clean);
+  std::string temporary = internal::TemporaryName(clean);
   if (mkdir(temporary.c_str(), 0755) != 0) return IoError("cannot create directory " + temporary, errno);
-  return AtomicDirectory(std::move(clean), std::move(temporary), options);
+  const int lock_fd = open(temporary.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_fd >= 0) internal::LockTemporary(lock_fd);
+  return AtomicDirectory(std::move(clean), std::move(temporary), lock_fd, options);
 }
 
 AtomicDirectory::AtomicDirectory(AtomicDirectory&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, std::string())),
+      lock_fd_(std::exchange(other.lock_fd_, -1)),
       options_(other.options_) {}
 
 AtomicDirectory::~AtomicDirectory() {
-  if (temporary_.empty()) return;
   std::error_code ignored;  // a destructor has nobody to tell
-  fs::remove_all(temporary_, ignored);
+  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+  if (lock_fd_ >= 0) close(lock_fd_);
 }
 
 Status AtomicDirectory::Commit() {
-  std::string replaced;
   std::error_code ignored;
-  if (options_.replace && fs::exists(fs::symlink_status(target_, ignored))) {
-    replaced = TemporaryName(target_);
-    if (std::rename(target_.c_str(), replaced.c_str()) != 0) return IoError("cannot move " + target_ + " away", errno);
-  }
-  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
-    const int error = errno;
-    if (!replaced.empty()) std::rename(replaced.c_str(), target_.c_str());
-    return IoError("cannot rename " + temporary_ + " to " + target_, error);
+  const bool replaces = options_.replace && fs::exists(fs::symlink_status(target_, ignored));
+  if (replaces) {
+    DF_RETURN_IF_ERROR(Exchange(temporary_, target_));
+    fs::remove_all(temporary_, ignored);  // the old one; what is left of it harms nobody
+  } else if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    return IoError("cannot rename " + temporary_ + " to " + target_, errno);
   }
   temporary_.clear();
-  // The target stands; a left-over of the old one harms nobody.
-  if (!replaced.empty()) fs::remove_all(replaced, ignored);
   return SyncDirectoryOf(target_);
 }
 
 Result<std::string> ReadFileBounded(const std::string& path, size_t max_bytes) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return NotFound("no file " + path);
+    if (errno == ENOENT || errno == ENOTDIR) return AbsenceOf(path);
+    if (errno == ENXIO) return NoRegularFile(path);  // a socket
     return IoError("cannot open " + path, errno);
   }
   struct Closer {
@@ -191,7 +204,7 @@ Result<std::string> ReadFileBounded(const std::string& path, size_t max_bytes) {
   } const closer{fd};
   struct stat info = {};
   if (fstat(fd, &info) != 0) return IoError("cannot stat " + path, errno);
-  if (!S_ISREG(info.st_mode)) return InvalidArgument(path + " is not a regular file");
+  if (!S_ISREG(info.st_mode)) return NoRegularFile(path);
   if (static_cast<uint64_t>(info.st_size) > max_bytes) {
     return ResourceExhausted(path + " has " + std::to_string(info.st_size) + " bytes, at most " +
                              std::to_string(max_bytes) + " are accepted");

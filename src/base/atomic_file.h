@@ -1,4 +1,5 @@
-// Files that appear whole or not at all: written under a temporary name beside the target, fsynced, renamed.
+// Files that appear whole or not at all: written under a temporary name beside the target, fsynced, renamed. What a
+// killed process left behind under such a name is removed by the next that writes the same target.
 #ifndef DELTAFOLD_BASE_ATOMIC_FILE_H_
 #define DELTAFOLD_BASE_ATOMIC_FILE_H_
 
@@ -63,15 +64,17 @@ class AtomicDirectory {
   Status Commit();
 
  private:
-  AtomicDirectory(std::string target, std::string temporary, Options options)
-      : target_(std::move(target)), temporary_(std::move(temporary)), options_(options) {}
+  AtomicDirectory(std::string target, std::string temporary, int lock_fd, Options options)
+      : target_(std::move(target)), temporary_(std::move(temporary)), lock_fd_(lock_fd), options_(std::move(options)) {}
 
   std::string target_;
   std::string temporary_;
+  int lock_fd_ = -1;  // says that this directory has a living writer
   Options options_;
 };
 
-// Reads a whole regular file of at most `max_bytes`; larger ones are refused with kResourceExhausted.
+// Reads a whole regular file of at most `max_bytes`. The only errors are kNotFound, kCorrupt (a link to nothing),
+// kFailedPrecondition (not a regular file), kResourceExhausted (larger) and kIo.
 Result<std::string> ReadFileBounded(const std::string& path, size_t max_bytes);
 
 }  // namespace df

@@ -1,7 +1,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include "base/atomic_file.h"
 #include "base/float16.h"
 #include "base/mapped_file.h"
+#include "base/presence.h"
 #include "base/rng.h"
 #include "base/thread_pool.h"
 #include "base/utf8.h"
@@ -36,6 +39,7 @@ class TemporaryDirectory : public ::testing::Test {
 
 using MappedFileTest = TemporaryDirectory;
 using AtomicFileTest = TemporaryDirectory;
+using PresenceTest = TemporaryDirectory;
 
 TEST_F(MappedFileTest, SurvivesTruncationUnderTheMapping) {
   const std::string path = path_ + "/weights";
@@ -51,12 +55,45 @@ TEST_F(MappedFileTest, SurvivesTruncationUnderTheMapping) {
 }
 
 TEST_F(MappedFileTest, RefusesWhatIsNoRegularFile) {
-  EXPECT_EQ(MappedFile::Open(path_).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(MappedFile::Open(path_ + "/absent").status().code(), StatusCode::kNotFound);
-  const std::string fifo = path_ + "/fifo";
+  const std::string fifo = path_ + "/fifo", link = path_ + "/link", socket = path_ + "/socket";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_EQ(MappedFile::Open(fifo).status().code(), StatusCode::kInvalidArgument);
+  ASSERT_EQ(mknod(socket.c_str(), S_IFSOCK | 0600, 0), 0);
+  std::filesystem::create_symlink("nowhere", link);
+  for (const std::string& path : {path_, fifo, socket}) {
+    EXPECT_EQ(MappedFile::Open(path).status().code(), StatusCode::kFailedPrecondition) << path;
+    EXPECT_EQ(ReadFileBounded(path, 100).status().code(), StatusCode::kFailedPrecondition) << path;
+    EXPECT_EQ(HasFile(path).status().code(), StatusCode::kFailedPrecondition) << path;
+  }
+  EXPECT_EQ(MappedFile::Open(path_ + "/absent").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadFileBounded(path_ + "/absent", 100).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadFileBounded(fifo + "/absent", 100).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(MappedFile::Open(link).status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(ReadFileBounded(link, 100).status().code(), StatusCode::kCorrupt);
+  EXPECT_NE(ReadFileBounded(link, 100).status().message().find("nowhere"), std::string::npos);
   EXPECT_EQ(MappedFile::Open(std::string("a\0b", 3)).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(PresenceTest, TellsWhatIsThereFromALinkToNothing) {
+  ASSERT_TRUE(WriteFileAtomically(path_ + "/file", "x").ok());
+  std::filesystem::create_symlink("file", path_ + "/link");
+  EXPECT_TRUE(*HasFile(path_ + "/file"));
+  EXPECT_TRUE(*HasFile(path_ + "/link"));
+  EXPECT_FALSE(*HasFile(path_ + "/absent"));
+  EXPECT_FALSE(*HasFile(path_ + "/file/inside"));
+  std::filesystem::remove(path_ + "/file");
+  const Status status = HasFile(path_ + "/link").status();
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_NE(status.message().find("/link is a link to file"), std::string::npos) << status.message();
+}
+
+TEST_F(PresenceTest, ListsFilesByNameUpToALimit) {
+  for (const char* name : {"/b.x", "/a.x", "/c.y"}) ASSERT_TRUE(WriteFileAtomically(path_ + name, "").ok());
+  std::filesystem::create_symlink("nowhere", path_ + "/link");
+  EXPECT_EQ(*ListFiles(path_, ".x", 2), (std::vector<std::string>{"a.x", "b.x"}));
+  EXPECT_EQ(ListFiles(path_, ".x", 1).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(ListFiles(path_ + "/absent", ".x", 1)->empty());
+  EXPECT_EQ(ListFiles(path_ + "/a.x", ".x", 1).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ListFiles(path_ + "/link", ".x", 1).status().code(), StatusCode::kCorrupt);
 }
 
 TEST_F(AtomicFileTest, AppearsOnlyOnCommit) {
@@ -118,6 +155,74 @@ TEST_F(AtomicFileTest, DirectoryIsReplacedOnlyWhenAllowed) {
   EXPECT_EQ(*ReadFileBounded(path + "/round", 10), "1");
   EXPECT_EQ(AtomicDirectory::Create(path, {}).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path_), {}), 1);
+}
+
+// A child that has begun to write `path` and is still at it.
+class Writer {
+ public:
+  explicit Writer(const std::string& path) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      auto directory = AtomicDirectory::Create(path, {.replace = true});
+      auto file = AtomicFile::Create(path + ".file");
+      const bool wrote = directory.ok() && file.ok() && WriteFileAtomically(directory->path() + "/part", "x").ok();
+      if (write(ready[1], wrote ? "y" : "n", 1) == 1) pause();
+      _exit(1);
+    }
+    char answer = 0;
+    EXPECT_EQ(read(ready[0], &answer, 1), 1);
+    EXPECT_EQ(answer, 'y');
+    close(ready[0]);
+    close(ready[1]);
+  }
+  ~Writer() {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+
+ private:
+  pid_t child_ = 0;
+};
+
+std::ptrdiff_t CountEntries(const std::string& directory) {
+  return std::distance(std::filesystem::directory_iterator(directory), {});
+}
+
+TEST_F(AtomicFileTest, RemovesWhatAKilledWriterLeftAndNothingElse) {
+  const std::string path = path_ + "/out";
+  {
+    const Writer killed(path), living(path);
+    EXPECT_EQ(CountEntries(path_), 4);
+  }
+  {
+    const Writer living(path);
+    EXPECT_EQ(CountEntries(path_), 2) << "two writers were killed, this one is at work";
+    ASSERT_TRUE(AtomicDirectory::Create(path, {}).ok());
+    ASSERT_TRUE(AtomicFile::Create(path + ".file").ok());
+    EXPECT_EQ(CountEntries(path_), 2) << "a living writer keeps its own";
+    ASSERT_TRUE(AtomicDirectory::Create(path_ + "/other", {}).ok());
+  }
+  EXPECT_EQ(CountEntries(path_), 2);
+  const std::string mine = std::to_string(getpid());
+  for (const std::string& name : {"out.tmp-" + mine + "-0", std::string("out.tmp-1"), std::string("out.tmp-1-x"),
+                                  std::string("out.tmp-1-0"), std::string("out.tmp--5-0")}) {
+    std::filesystem::create_directory(path_ + "/" + name);  // other names, process 1 and what this process once used
+  }
+  ASSERT_TRUE(AtomicDirectory::Create(path, {}).ok());
+  EXPECT_EQ(CountEntries(path_), 6) << "the killed writer's directory is gone, its file is another target's";
+  ASSERT_TRUE(AtomicFile::Create(path + ".file").ok());
+  EXPECT_EQ(CountEntries(path_), 5);
+}
+
+// In a container every run may have the same process number.
+TEST_F(AtomicFileTest, RemovesWhatAFormerProcessOfTheSameNumberLeft) {
+  const std::string path = path_ + "/out";
+  const std::string left = path + ".tmp-" + std::to_string(getpid()) + "-1000000";
+  std::filesystem::create_directory(left);
+  ASSERT_TRUE(AtomicDirectory::Create(path, {}).ok());
+  EXPECT_EQ(CountEntries(path_), 0);
 }
 
 // A worker shares its only CPU with the caller: waiting for it would cost a turn of the scheduler for each call.
