@@ -1,5 +1,5 @@
 // The sub-commands of the one binary. Each file adds its own sub-command to the app; what it is bound to run sets the
-// exit code: 0 ok, 1 failed, 2 wrong usage.
+// exit code: 0 ok; 1 failed, what was named is bad or missing; 2 wrong usage, the command line itself cannot be meant.
 #ifndef DELTAFOLD_CLI_COMMAND_H_
 #define DELTAFOLD_CLI_COMMAND_H_
 
@@ -10,8 +10,19 @@
 
 namespace df::cli {
 
-// Prints "deltafold <command>: <message>" to stderr and returns the exit code of `status` (0 when ok).
+// Prints "deltafold <command>: <message>" to stderr and returns the exit code of `status` (0 when ok, 2 for
+// kInvalidArgument, else 1).
 int Report(std::string_view command, const Status& status);
+
+// What a reader of files said. A wrong value in a file is no wrong usage, whatever code the reader chose for it.
+inline Status FromFiles(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument ? FailedPrecondition(status.message()) : status;
+}
+template <typename T>
+Result<T> FromFiles(Result<T> result) {
+  if (!result.ok()) return FromFiles(result.status());
+  return result;
+}
 
 void AddCompress(CLI::App& app, int& exit_code);
 void AddInspect(CLI::App& app, int& exit_code);

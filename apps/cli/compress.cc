@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
+#include "cli/number.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "codec/compressor.h"
@@ -124,7 +125,7 @@ int Run(const Arguments& arguments) {
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
   const Result<CompressReport> report = CompressWithProgress(arguments);
-  if (!report.ok()) return Report("compress", report.status());
+  if (!report.ok()) return Report("compress", FromFiles(report.status()));
   const double seconds = static_cast<double>(clock.NowUs() - start_us) * 1e-6;
   if (arguments.json) {
     PrintJson(*report, arguments, seconds);
@@ -139,7 +140,7 @@ void AddVocabularyOptions(CLI::App& command, const std::string& name, const std:
   command.add_option(name, options.code, what + ": auto (nothing, changed rows or all: exact), raw, rows, sign [auto]")
       ->transform(CLI::CheckedTransformer(kVocabularyCodes, CLI::ignore_case))
       ->option_text("CODE");
-  command.add_option(planes_name, options.n_planes, "Sign planes of " + name + " sign [2]")
+  AddCount(command, planes_name, options.n_planes, "Sign planes of " + name + " sign [2]")
       ->check(CLI::Range(size_t{1}, kMaxPlanes))
       ->option_text("N");
 }
@@ -162,12 +163,12 @@ void AddCompress(CLI::App& app, int& exit_code) {
   command->add_option("--scale", options.sign.scale, "Scale of the signs: scalar, row or rank1 [rank1]")
       ->transform(CLI::CheckedTransformer(kScales, CLI::ignore_case))
       ->option_text("KIND");
-  command->add_option("--planes", options.sign.n_planes, "Sign planes of the matrices, one bit a weight each [1]")
+  AddCount(*command, "--planes", options.sign.n_planes, "Sign planes of the matrices, one bit a weight each [1]")
       ->check(CLI::Range(size_t{1}, kMaxPlanes))
       ->option_text("N");
   AddVocabularyOptions(*command, "--embeddings", "--embedding-planes", "Embedding", options.embeddings);
   AddVocabularyOptions(*command, "--head", "--head-planes", "Head, where it is not tied", options.head);
-  command->add_option("--threads", arguments->n_threads, "Threads [all usable]")
+  AddCount(*command, "--threads", arguments->n_threads, "Threads [all usable]")
       ->check(CLI::Range(size_t{1}, size_t{1024}))
       ->option_text("N");
   command->add_flag("--force", options.replace, "Replace an existing --out");

@@ -2,7 +2,9 @@
 
 #include <string>
 
+#include "cli/command.h"
 #include "cli/model_argument.h"
+#include "cli/number.h"
 
 namespace df::cli {
 namespace {
@@ -15,7 +17,7 @@ Status AddVariant(KernelContext& context, const std::string& argument, Family& f
     DF_ASSIGN_OR_RETURN(const ModelArgument resolved, ResolveModel(path));
     name = resolved.name;
   }
-  DF_ASSIGN_OR_RETURN(auto variant, LoadVariant(context, family.base, name, path));
+  DF_ASSIGN_OR_RETURN(auto variant, FromFiles(LoadVariant(context, family.base, name, path)));
   return family.registry->Add(std::move(variant));
 }
 
@@ -39,11 +41,11 @@ void AddFamilyOptions(CLI::App& command, FamilyOptions& options) {
   command
       .add_option("--use", options.use, "Which one answers (default: the variant if there is one alone, else the base)")
       ->type_name("NAME");
-  command.add_option("--threads", options.n_threads, "Threads for kernels, 0 = all usable CPUs")->capture_default_str();
+  AddCount(command, "--threads", options.n_threads, "Threads for kernels, 0 = all usable CPUs")->capture_default_str();
   command
       .add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
       ->capture_default_str();
-  command.add_option("--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own")
+  AddCount(command, "--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own")
       ->capture_default_str();
 }
 
@@ -51,15 +53,15 @@ void AddSamplingOptions(CLI::App& command, SamplingOptions& options) {
   command.add_option("--temperature", options.temperature, "0 = greedy (default: the model's generation_config.json)");
   command.add_option("--top-p", options.top_p, "In (0, 1] (default: the model's)");
   command.add_option("--top-k", options.top_k, "0 = off (default: the model's)");
-  command.add_option("--seed", options.seed, "Makes a sampled answer repeatable");
-  command.add_option("--max-tokens", options.max_tokens, "Of the answer (default: up to the end of the context)");
+  AddCount(command, "--seed", options.seed, "Makes a sampled answer repeatable");
+  AddCount(command, "--max-tokens", options.max_tokens, "Of the answer (default: up to the end of the context)");
 }
 
 Result<Family> LoadFamily(const FamilyOptions& options) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   Family family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
-  DF_ASSIGN_OR_RETURN(family.base, LoadBaseVariant(context, model.name, options.model));
+  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model)));
   family.registry = std::make_unique<Registry>(family.base.variant->name, family.base.variant);
   for (const std::string& argument : options.variants) DF_RETURN_IF_ERROR(AddVariant(context, argument, family));
   DF_ASSIGN_OR_RETURN(family.chosen, Choose(family, options.use));

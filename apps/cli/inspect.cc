@@ -22,7 +22,9 @@ constexpr char kExamples[] =
     "  deltafold inspect ./my-delta\n"
     "  deltafold inspect ./my-lora --base Qwen/Qwen3-0.6B\n"
     "  deltafold inspect model.safetensors --json\n"
-    "Exit code 1, with the cause, when it could not be served.";
+    "Exit code 1, with the cause, when it is refused. A model without tokenizer.json can be compressed against but "
+    "not\n"
+    "served: exit code 0, a warning, and \"servable\": false in the JSON.";
 
 void PrintTable(const Inspection& inspection) {
   size_t width = 0;
@@ -47,9 +49,10 @@ void PrintTable(const Inspection& inspection) {
 }
 
 void PrintJson(const Inspection& inspection, const std::string& path) {
-  Json json = {{"path", path}, {"kind", inspection.kind}, {"servable", inspection.problem.ok()}};
-  if (!inspection.problem.ok()) {
-    json["problem"] = {{"code", StatusCodeName(inspection.problem.code())}, {"message", inspection.problem.message()}};
+  Json json = {{"path", path}, {"kind", inspection.kind}, {"servable", inspection.IsServable()}};
+  if (!inspection.IsServable()) {
+    const Status& problem = inspection.problem.ok() ? inspection.lack : inspection.problem;
+    json["problem"] = {{"code", StatusCodeName(problem.code())}, {"message", problem.message()}};
   }
   json["facts"] = Json::object();
   for (const auto& [name, value] : inspection.facts) json["facts"][name] = value;
@@ -75,9 +78,9 @@ int Run(const Arguments& arguments) {
   std::shared_ptr<const Checkpoint> base;
   if (!arguments.base.empty()) {
     const Result<ModelArgument> model = ResolveModel(arguments.base);
-    if (!model.ok()) return Report("inspect", model.status());
+    if (!model.ok()) return Report("inspect", FromFiles(model.status()));
     Result<std::shared_ptr<const Checkpoint>> opened = Checkpoint::Open(model->directory);
-    if (!opened.ok()) return Report("inspect", opened.status().Annotate("base"));
+    if (!opened.ok()) return Report("inspect", FromFiles(opened.status()).Annotate("base"));
     base = *opened;
   }
   const Inspection inspection = Inspect(PathOf(arguments.path), base.get());
@@ -87,9 +90,13 @@ int Run(const Arguments& arguments) {
     std::cout << Printable(arguments.path) << (inspection.kind.empty() ? "" : ": " + inspection.kind) << "\n\n";
     PrintTable(inspection);
   }
-  if (inspection.problem.ok()) return 0;
-  std::cerr << "deltafold inspect: " << Printable(inspection.problem.message()) << "\n";
-  return 1;
+  if (!inspection.problem.ok()) {
+    std::cerr << "deltafold inspect: " << Printable(inspection.problem.message()) << "\n";
+    return 1;
+  }
+  if (!inspection.lack.ok())
+    std::cerr << "deltafold inspect: warning: " << Printable(inspection.lack.message()) << "\n";
+  return 0;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "cli/command.h"
+#include "cli/number.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "format/safetensors.h"
@@ -30,9 +31,9 @@ struct LogitsOptions {
 // Numbers between brackets, commas and white space.
 Result<std::vector<int32_t>> ParseIds(const std::string& argument) {
   std::string text = argument;
-  std::error_code ignored;
-  if (std::filesystem::is_regular_file(argument, ignored)) {
-    DF_ASSIGN_OR_RETURN(text, ReadFileBounded(argument, kMaxIdsBytes));
+  std::error_code ignored;  // a list so long that it cannot be a path
+  if (std::filesystem::exists(argument, ignored)) {
+    DF_ASSIGN_OR_RETURN(text, FromFiles(ReadFileBounded(argument, kMaxIdsBytes)));
   }
   for (char& c : text) {
     if (c == '[' || c == ']' || c == ',' || c == '\n' || c == '\t' || c == '\r') c = ' ';
@@ -153,12 +154,12 @@ Status RunLogits(const LogitsOptions& options) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   DF_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
   DF_ASSIGN_OR_RETURN(const std::string directory, ResolveModelDirectory(options.model));
-  DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
-  DF_ASSIGN_OR_RETURN(const auto base, LoadBase(context, *checkpoint));
+  DF_ASSIGN_OR_RETURN(const auto checkpoint, FromFiles(Checkpoint::Open(directory)));
+  DF_ASSIGN_OR_RETURN(const auto base, FromFiles(LoadBase(context, *checkpoint)));
   DF_RETURN_IF_ERROR(checkpoint->CheckIntact());
   LoadedVariantWeights variant;
   if (!options.variant.empty()) {
-    DF_ASSIGN_OR_RETURN(variant, LoadVariantWeights(context, *base, options.variant));
+    DF_ASSIGN_OR_RETURN(variant, FromFiles(LoadVariantWeights(context, *base, options.variant)));
   }
   DF_RETURN_IF_ERROR(CheckIds(ids, options.n_greedy, variant.weights ? variant.weights->config : base->config));
   DF_ASSIGN_OR_RETURN(const DType kv_dtype, ParseKvDtype(options.kv_cache_dtype, *base));
@@ -188,10 +189,10 @@ void AddLogits(CLI::App& app, int& exit_code) {
   command->add_option("--ids", options->ids, "Token ids: a file (JSON array, or separated), or \"1,2,3\"")->required();
   command->add_option("--path", options->path, "prefill (all at once) or decode (one by one)")->capture_default_str();
   command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "f32, bf16 or auto")->capture_default_str();
-  command->add_option("--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs")
+  AddCount(*command, "--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs")
       ->capture_default_str();
   command->add_option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]");
-  command->add_option("--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids")
+  AddCount(*command, "--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids")
       ->type_name("N");
   command->footer(
       "Examples:\n"

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
+#include "cli/number.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 
@@ -47,7 +48,7 @@ Result<MaterializeReport> MaterializeWithProgress(const Arguments& arguments) {
 
 int Run(const Arguments& arguments) {
   const Result<MaterializeReport> report = MaterializeWithProgress(arguments);
-  if (!report.ok()) return Report("materialize", report.status());
+  if (!report.ok()) return Report("materialize", FromFiles(report.status()));
   if (arguments.json) {
     const Json json = {
         {"out", arguments.out}, {"tensors", report->n_tensors}, {"shards", report->n_shards}, {"bytes", report->bytes}};
@@ -77,10 +78,10 @@ void AddMaterialize(CLI::App& app, int& exit_code) {
   command->add_option("--dtype", arguments->dtype, "Stored element type: base (as there), bf16, f16, f32 [base]")
       ->check(CLI::IsMember(kDTypes))
       ->option_text("TYPE");
-  command->add_option("--max-shard-bytes", arguments->options.max_shard_bytes, "Start a new file beyond [5000000000]")
+  AddCount(*command, "--max-shard-bytes", arguments->options.max_shard_bytes, "Start a new file beyond [5000000000]")
       ->check(CLI::Range(uint64_t{1'000'000}, uint64_t{1} << 50))
       ->option_text("BYTES");
-  command->add_option("--threads", arguments->n_threads, "Threads [all usable]")
+  AddCount(*command, "--threads", arguments->n_threads, "Threads [all usable]")
       ->check(CLI::Range(size_t{1}, size_t{1024}))
       ->option_text("N");
   command->add_flag("--force", arguments->options.replace, "Replace an existing --out");

@@ -71,14 +71,16 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options) {
   ServedFamily family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
   const std::string name = options.served_model_name.empty() ? model.name : options.served_model_name;
-  DF_ASSIGN_OR_RETURN(family.base, LoadBaseVariant(context, name, options.model));
-  if (!options.chat_template.empty()) DF_RETURN_IF_ERROR(ReplaceTemplate(options.chat_template, family.base));
+  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, name, options.model)));
+  if (!options.chat_template.empty()) {
+    DF_RETURN_IF_ERROR(FromFiles(ReplaceTemplate(options.chat_template, family.base)));
+  }
   family.registry = std::make_unique<Registry>(name, family.base.variant);
   std::vector<std::string> modules = options.delta_modules;
   modules.insert(modules.end(), options.lora_modules.begin(), options.lora_modules.end());
   for (const std::string& argument : modules) {
     DF_ASSIGN_OR_RETURN(const ModuleArgument module, ParseModule(argument));
-    DF_ASSIGN_OR_RETURN(auto variant, LoadVariant(context, family.base, module.name, module.path));
+    DF_ASSIGN_OR_RETURN(auto variant, FromFiles(LoadVariant(context, family.base, module.name, module.path)));
     DF_RETURN_IF_ERROR(family.registry->Add(std::move(variant)));
   }
   return family;

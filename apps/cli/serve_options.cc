@@ -1,6 +1,7 @@
 #include "cli/serve_options.h"
 
 #include "base/json.h"
+#include "cli/number.h"
 
 namespace df::cli {
 namespace {
@@ -32,15 +33,14 @@ void AddModelOptions(CLI::App& command, ServeOptions& options) {
   command
       .add_option("--chat-template", options.chat_template,
                   "Jinja file for the base and all variants without a template of their own (default: the model's)")
-      ->envname("DELTAFOLD_CHAT_TEMPLATE")
-      ->check(CLI::ExistingFile);
+      ->envname("DELTAFOLD_CHAT_TEMPLATE");
 }
 
 void AddNetworkOptions(CLI::App& command, ServeOptions& options) {
   command.add_option("--host", options.host, "Address to listen on; 0.0.0.0 for all")
       ->envname("DELTAFOLD_HOST")
       ->capture_default_str();
-  command.add_option("--port", options.port, "Port to listen on; 0 = any free one")
+  AddCount(command, "--port", options.port, "Port to listen on; 0 = any free one")
       ->envname("DELTAFOLD_PORT")
       ->capture_default_str();
   command.add_option("--port-file", options.port_file, "File that gets the port once the server listens")
@@ -63,31 +63,29 @@ void AddNetworkOptions(CLI::App& command, ServeOptions& options) {
 }
 
 void AddEngineOptions(CLI::App& command, ServeOptions& options) {
-  command
-      .add_option("--max-model-len", options.max_model_len, "Tokens of prompt and answer together; 0 = the model's own")
+  AddCount(command, "--max-model-len", options.max_model_len,
+           "Tokens of prompt and answer together; 0 = the model's own")
       ->envname("DELTAFOLD_MAX_MODEL_LEN")
       ->capture_default_str();
-  command.add_option("--max-num-seqs", options.max_num_seqs, "Sequences that run at once")
+  AddCount(command, "--max-num-seqs", options.max_num_seqs, "Sequences that run at once")
       ->envname("DELTAFOLD_MAX_NUM_SEQS")
       ->capture_default_str();
-  command.add_option("--max-num-batched-tokens", options.max_num_batched_tokens, "Tokens a step")
+  AddCount(command, "--max-num-batched-tokens", options.max_num_batched_tokens, "Tokens a step")
       ->envname("DELTAFOLD_MAX_NUM_BATCHED_TOKENS")
       ->capture_default_str();
-  command.add_option("--max-queued-requests", options.max_queued_requests, "Waiting requests; beyond: 429")
+  AddCount(command, "--max-queued-requests", options.max_queued_requests, "Waiting requests; beyond: 429")
       ->envname("DELTAFOLD_MAX_QUEUED_REQUESTS")
       ->capture_default_str();
   command
       .add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
       ->envname("DELTAFOLD_KV_CACHE_DTYPE")
       ->capture_default_str();
-  command
-      .add_option("--kv-cache-bytes", options.kv_cache_bytes,
-                  "Memory of the KV cache, for example 4GB; 0 = a share of what is free")
+  AddByteSize(command, "--kv-cache-bytes", options.kv_cache_bytes,
+              "Memory of the KV cache, for example 4GB; 0 = a share of what is free")
       ->envname("DELTAFOLD_KV_CACHE_BYTES")
-      ->transform(CLI::AsSizeValue(false))
       ->type_name("BYTES")
       ->capture_default_str();
-  command.add_option("--threads", options.n_threads, "Threads for kernels; 0 = all usable CPUs")
+  AddCount(command, "--threads", options.n_threads, "Threads for kernels; 0 = all usable CPUs")
       ->envname("DELTAFOLD_THREADS")
       ->capture_default_str();
   command.add_flag("--batch-invariant", options.batch_invariant,

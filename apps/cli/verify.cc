@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
+#include "cli/number.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 
@@ -86,7 +87,7 @@ void PrintJson(const VerifyReport& report) {
 
 int Run(const Arguments& arguments) {
   const Result<VerifyReport> report = VerifyWithProgress(arguments);
-  if (!report.ok()) return Report("verify", report.status());
+  if (!report.ok()) return Report("verify", FromFiles(report.status()));
   if (arguments.json) {
     PrintJson(*report);
   } else {
@@ -106,7 +107,7 @@ void AddVerify(CLI::App& app, int& exit_code) {
       ->option_text("MODEL");
   command->add_option("--model,--finetune", arguments->model, "Full fine-tune: measure the errors of every tensor")
       ->option_text("MODEL");
-  command->add_option("--threads", arguments->n_threads, "Threads [all usable]")
+  AddCount(*command, "--threads", arguments->n_threads, "Threads [all usable]")
       ->check(CLI::Range(size_t{1}, size_t{1024}))
       ->option_text("N");
   command->add_flag("--json", arguments->json, "Print the report as JSON");

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/presence.h"
 #include "codec/bound_variant.h"
 #include "codec/codec.h"
 #include "format/shards.h"
+#include "format/variant_kind.h"
 #include "text/model_text.h"
 
 namespace df {
@@ -53,11 +55,6 @@ void AddConfigFacts(Inspection& inspection, const ModelConfig& config) {
   if (window != config.window.end() && *window > 0) AddFact(inspection, "sliding window", std::to_string(*window));
 }
 
-bool HasFile(const std::string& directory, std::string_view name) {
-  std::error_code error;
-  return fs::exists(fs::path(directory) / name, error);
-}
-
 void AddTokenizerFacts(Inspection& inspection, const Tokenizer& tokenizer) {
   AddFact(
       inspection, "tokenizer",
@@ -66,8 +63,11 @@ void AddTokenizerFacts(Inspection& inspection, const Tokenizer& tokenizer) {
 
 // Tokenizer, chat template and special ids of a model or variant; `base` may be null.
 Status InspectText(Inspection& inspection, const std::string& directory, const Checkpoint* base) {
-  const bool own = HasFile(directory, "tokenizer.json");
-  const bool of_base = base != nullptr && HasFile(base->directory(), "tokenizer.json");
+  DF_ASSIGN_OR_RETURN(const bool own, HasFile(directory + "/tokenizer.json"));
+  bool of_base = false;
+  if (base != nullptr) {
+    DF_ASSIGN_OR_RETURN(of_base, HasFile(base->directory() + "/tokenizer.json"));
+  }
   if (!own && !of_base) {
     AddFact(inspection, "tokenizer", "none here");
     return Status::Ok();
@@ -126,6 +126,11 @@ Status InspectModel(Inspection& inspection, const std::string& directory) {
   DF_ASSIGN_OR_RETURN(const BoundCheckpoint bound, Bind(*checkpoint));
   AddFact(inspection, "head", bound.tied ? "tied to the embedding" : "its own");
   DF_RETURN_IF_ERROR(InspectText(inspection, directory, nullptr));
+  DF_ASSIGN_OR_RETURN(const bool has_tokenizer, HasFile(directory + "/tokenizer.json"));
+  if (!has_tokenizer) {
+    inspection.lack =
+        FailedPrecondition(directory + " has no tokenizer.json: it can be compressed against, not served");
+  }
   DF_ASSIGN_OR_RETURN(const GenerationDefaults defaults, LoadGenerationDefaults(directory));
   return Status::Ok();
 }
@@ -178,12 +183,14 @@ Status InspectAdapter(Inspection& inspection, const std::string& directory, cons
 }
 
 Status InspectDirectory(Inspection& inspection, const std::string& directory, const Checkpoint* base) {
-  switch (KindOfVariantDirectory(directory)) {
-    case VariantDirectoryKind::kDelta: return InspectDelta(inspection, directory, base);
-    case VariantDirectoryKind::kAdapter: return InspectAdapter(inspection, directory, base);
-    case VariantDirectoryKind::kNeither: return InspectModel(inspection, directory);
+  DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(directory));
+  switch (kind) {
+    case DirectoryKind::kDelta: return InspectDelta(inspection, directory, base);
+    case DirectoryKind::kAdapter: return InspectAdapter(inspection, directory, base);
+    case DirectoryKind::kModel:
+    case DirectoryKind::kNothing: break;  // the checkpoint's reader tells what is missing
   }
-  return Status::Ok();
+  return InspectModel(inspection, directory);
 }
 
 Status InspectFile(Inspection& inspection, const std::string& path) {
@@ -199,8 +206,10 @@ Status InspectFile(Inspection& inspection, const std::string& path) {
 Inspection Inspect(const std::string& path, const Checkpoint* base) {
   Inspection inspection;
   std::error_code error;
-  if (path.find('\0') != std::string::npos || !fs::exists(path, error)) {
+  if (path.find('\0') != std::string::npos) {
     inspection.problem = NotFound("no file or directory " + path);
+  } else if (!fs::exists(path, error)) {
+    inspection.problem = AbsenceOf(path);
   } else if (fs::is_directory(path, error)) {
     inspection.problem = InspectDirectory(inspection, path, base);
   } else {

@@ -25,12 +25,16 @@ struct Inspection {
   std::vector<InspectedTensor> tensors;
   uint64_t bytes = 0;                  // of all tensors
   std::optional<uint64_t> full_bytes;  // of a full copy of the variant, for deltas and adapters
-  Status problem;                      // why it could not be served; Ok when it could
+  Status problem;                      // why it is refused; Ok when it is sound
+  Status lack;                         // what it needs besides to be served (a tokenizer); Ok when nothing
+
+  bool IsServable() const { return problem.ok() && lack.ok(); }
 };
 
 // `path`: a safetensors file, a safetensors index, tokenizer.json, config.json, or the directory of a model, a delta or
 // an adapter. With `base` (may be null) deltas and adapters are bound to it. Reads every byte that a digest covers,
-// nothing else of the weights. Failures are `problem`, beside whatever was found before.
+// nothing else of the weights. Failures are `problem`, beside whatever was found before. A model without tokenizer.json
+// is sound, a base to compress against, but cannot be served: that is its `lack`.
 Inspection Inspect(const std::string& path, const Checkpoint* base);
 
 }  // namespace df

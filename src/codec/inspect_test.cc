@@ -1,8 +1,11 @@
 #include "codec/inspect.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "base/json.h"
 #include "codec/compressor.h"
@@ -66,6 +69,43 @@ TEST(Inspect, ChecksTheTokenizerOfAModel) {
     const std::string json = ValueOrDie(ReadFileBounded(kTests + "hostile/tokenizer/" + file, 1 << 20));
     DF_ASSERT_OK(WriteFileAtomically(directory.Sub("model/tokenizer.json"), json));
     EXPECT_EQ(Inspect(directory.Sub("model"), nullptr).problem.ok(), is_sound) << file;
+  }
+}
+
+TEST(Inspect, AModelWithoutTokenizerIsSoundAndCannotBeServed) {
+  const Inspection without = Inspect(kTests + "golden/models/qwen2-bias-tied", nullptr);
+  DF_EXPECT_OK(without.problem);
+  EXPECT_FALSE(without.IsServable());
+  EXPECT_NE(without.lack.message().find("tokenizer.json"), std::string::npos) << without.lack.message();
+  const Inspection with = Inspect(std::string(DELTAFOLD_SOURCE_DIR) + "/demo/zen-mini-base", nullptr);
+  DF_EXPECT_OK(with.lack);
+  EXPECT_TRUE(with.IsServable());
+}
+
+// What stands under a name of ours and cannot be read is named, never passed over.
+TEST(Inspect, NamesALinkToNothingAndWhatIsNoFile) {
+  const auto make = std::map<std::string, void (*)(const std::string&)>{
+      {"link", [](const std::string& path) { std::filesystem::create_symlink("nowhere", path); }},
+      {"directory", [](const std::string& path) { std::filesystem::create_directory(path); }},
+      {"fifo", [](const std::string& path) { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); }},
+      {"socket", [](const std::string& path) { ASSERT_EQ(mknod(path.c_str(), S_IFSOCK | 0600, 0), 0); }}};
+  for (const std::string name : {"delta_config.json", "delta_model.safetensors", "adapter_config.json", "config.json",
+                                 "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
+                                 "tokenizer_config.json", "chat_template.jinja", "generation_config.json"}) {
+    for (const auto& [kind, make_it] : make) {
+      TemporaryDirectory directory;
+      testing::WriteModel({}, directory.Sub("model"));
+      const std::string path = directory.Sub("model/" + name);
+      if (name.starts_with("tokenizer_") || name.starts_with("chat_")) {  // not looked at without a tokenizer
+        std::filesystem::copy_file(kTests + "hostile/tokenizer/ok.json", directory.Sub("model/tokenizer.json"));
+      }
+      std::filesystem::remove(path);
+      make_it(path);
+      const Status problem = Inspect(directory.Sub("model"), nullptr).problem;
+      EXPECT_EQ(problem.code(), kind == "link" ? StatusCode::kCorrupt : StatusCode::kFailedPrecondition)
+          << name << " as a " << kind << ": " << problem.message();
+      EXPECT_NE(problem.message().find(path + " is "), std::string::npos) << problem.message();
+    }
   }
 }
 

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,127 @@ class Usage(unittest.TestCase):
                               env=dict(os.environ, DELTAFOLD_TARGET="avx9000"))
         self.assertEqual(done.returncode, 2)
         self.assertIn("avx9000", done.stderr)
+
+
+class Numbers(unittest.TestCase):
+    """Every unsigned option says what it was given."""
+
+    def options(self):
+        for command in commands():
+            for line in deltafold(command, "--help").stdout.splitlines():
+                found = re.match(r"  (?:-\w,)?(--[a-z-]+)(?:,--[a-z-]+)* (UINT|N|BYTES)\b", line)
+                if found:
+                    yield command, found[1], found[2]
+
+    def test_every_unsigned_option_refuses_what_is_no_whole_number(self):
+        options = list(self.options())
+        self.assertGreaterEqual(len(options), 24, options)
+        for command, option, kind in options:
+            wrong = ["-1", "-0", "18446744073709551616", "1.5", "010", "0x10", "+1", "many"]
+            for value in wrong if kind == "BYTES" else [*wrong, "4k"]:
+                with self.subTest(command=command, option=option, value=value):
+                    done = deltafold(command, f"{option}={value}")
+                    self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                    cause = rf"\Adeltafold: {option}: must be [^\n]*, got \"?{re.escape(value)}\"?\n"
+                    self.assertRegex(done.stderr, cause)
+
+    def test_no_option_that_shows_a_number_as_default_takes_minus_one_for_2_to_the_64(self):
+        for command in commands():
+            for option in re.findall(r"(--[a-z-]+) \w+", deltafold(command, "--help").stdout):
+                done = deltafold(command, f"{option}=-1")
+                self.assertNotIn("18446744073709551615", done.stderr, (command, option))
+
+    def test_the_environment_is_read_as_strictly(self):
+        done = subprocess.run([BINARY, "serve", "--model", BASE], capture_output=True, text=True, timeout=RUN_S,
+                              env=dict(os.environ, DELTAFOLD_KV_CACHE_BYTES="-1"))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('"-1"', done.stderr)
+
+
+class Places(unittest.TestCase):
+    """Exit code 1 and one line with the cause for whatever is no regular file, whoever meets it; 2 is wrong usage."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="deltafold-cli-")
+        self.addCleanup(directory.cleanup)
+        self.directory = Path(directory.name)
+        self.delta = ROOT / "demo" / "deltas" / "zen-mini-sort"
+        self.adapter = ROOT / "demo" / "adapters" / "format-title"
+
+    def spoil(self, name, kind):
+        path = self.directory / name
+        path.unlink(missing_ok=True)
+        if kind == "link":
+            path.symlink_to("nowhere")
+        elif kind == "directory":
+            path.mkdir()
+        elif kind == "fifo":
+            os.mkfifo(path)
+        else:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+
+    def assert_refused(self, path, *arguments):
+        done = deltafold(*arguments)
+        self.assertEqual(done.returncode, 1, (arguments, done.stderr))
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(str(path), done.stderr)
+
+    def test_everywhere_it_is_named_with_exit_code_1(self):
+        for of, names in ((self.delta, ["delta_config.json", "delta_model.safetensors", "config.json",
+                                        "tokenizer.json"]),
+                          (self.adapter, ["adapter_config.json", "adapter_model.safetensors"]),
+                          (BASE, ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                                  "chat_template.jinja", "generation_config.json"])):
+            for name in names:
+                for kind in "link", "directory", "fifo", "socket":
+                    with self.subTest(name=name, kind=kind):
+                        shutil.rmtree(self.directory)
+                        shutil.copytree(of, self.directory)
+                        self.spoil(name, kind)
+                        path = self.directory / name
+                        self.assert_refused(path, "inspect", self.directory)
+                        if of == BASE:
+                            self.assert_refused(path, "run", "--model", self.directory, "hi")
+                            continue
+                        self.assert_refused(path, "run", "--model", BASE, "--variant", f"v={self.directory}", "hi")
+                        if name != "tokenizer.json":  # verify reads no text
+                            self.assert_refused(path, "verify", self.directory, "--base", BASE)
+
+    def test_files_named_on_the_command_line(self):
+        for kind in "link", "directory", "fifo", "socket":
+            path = self.directory / kind
+            self.spoil(kind, kind)
+            if kind != "directory":
+                self.assert_refused(path, "inspect", path)
+            self.assert_refused(path, "serve", "--model", BASE, "--chat-template", path)
+            if kind != "link":  # a link to nothing is no file: it is read as a list
+                self.assert_refused(path, "logits", "--model", BASE, "--ids", path, "--greedy", 1)
+
+    def test_a_wrong_value_in_a_file_is_no_wrong_usage(self):
+        shutil.rmtree(self.directory)
+        shutil.copytree(BASE, self.directory)
+        config = json.loads((BASE / "config.json").read_text())
+        (self.directory / "config.json").write_text(json.dumps(dict(config, num_hidden_layers="many")))
+        for arguments in (["inspect", self.directory], ["run", "--model", self.directory, "hi"],
+                          ["serve", "--model", self.directory], ["inspect", self.delta, "--base", self.directory],
+                          ["logits", "--model", self.directory, "--ids", "1", "--greedy", 1],
+                          ["verify", self.delta, "--base", self.directory],
+                          ["compress", BASE, self.directory, self.directory / "out"],
+                          ["materialize", "--base", self.directory, "--delta", self.delta, "--out", self.directory / "o"]):
+            self.assert_refused("num_hidden_layers", *arguments)
+
+    def test_a_model_without_tokenizer_can_be_inspected_and_is_not_servable(self):
+        model = ROOT / "tests" / "hostile" / "model" / "ok"
+        done = deltafold("inspect", model, "--json")
+        self.assertEqual(done.returncode, 0)
+        report = json.loads(done.stdout)
+        self.assertIs(report["servable"], False)
+        self.assertIn("tokenizer.json", report["problem"]["message"])
+        self.assertRegex(done.stderr, r"\Adeltafold inspect: warning: .*ok has no tokenizer.json: .*\n\Z")
+        self.assertIn("servable", deltafold("inspect", "--help").stdout)
+        done = deltafold("inspect", BASE, "--json")
+        self.assertEqual((done.returncode, done.stderr, json.loads(done.stdout)["servable"]), (0, "", True))
 
 
 class FullDisk(unittest.TestCase):
@@ -154,6 +276,23 @@ class Deltas(unittest.TestCase):
         out = self.directory / "none"
         self.assert_fails(deltafold("compress", BASE, self.directory / "absent", out), self.directory / "absent")
         self.assertFalse(out.exists())
+
+    def test_a_killed_run_leaves_nothing_that_the_next_does_not_remove(self):
+        place = self.directory / "killed"
+        for _ in range(50):
+            place.mkdir(exist_ok=True)
+            run = subprocess.Popen([BINARY, "compress", BASE, FINETUNE, place / "out"], stdout=subprocess.DEVNULL)
+            while run.poll() is None and not any(".tmp-" in p.name for p in place.iterdir()):
+                pass
+            run.kill()
+            run.wait()
+            if any(".tmp-" in p.name for p in place.iterdir()):
+                break
+            shutil.rmtree(place)
+        else:
+            self.fail("no run was killed while it wrote")
+        self.assertEqual(deltafold("compress", BASE, FINETUNE, place / "out").returncode, 0)
+        self.assertEqual([p.name for p in place.iterdir()], ["out"])
 
     def test_verify_accepts_it_and_measures_against_the_fine_tune(self):
         self.assertEqual(deltafold("verify", self.delta, "--base", BASE).returncode, 0)
