@@ -122,7 +122,9 @@ TEST_F(EngineTest, DrawsWhatMinTokensLeaves) {
   for (int32_t token = 0; token < static_cast<int32_t>(kTinyVocab); ++token) {
     if (token != 5 && token != 9) request.params.stop_ids.push_back(token);
   }
-  for (const int32_t token : Answer(*engine, request).tokens) EXPECT_TRUE(token == 5 || token == 9) << token;
+  const std::vector<int32_t> tokens = Answer(*engine, request).tokens;
+  EXPECT_EQ(tokens.size(), 20u);
+  EXPECT_TRUE(std::all_of(tokens.begin(), tokens.end(), [](int32_t token) { return token == 5 || token == 9; }));
   request.eos_ids = {5, 9};
   const Status refused = engine->Submit(request);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);

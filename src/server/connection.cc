@@ -367,13 +367,13 @@ asio::awaitable<void> Connection::AwaitReset() {
 }
 
 asio::awaitable<bool> Connection::WaitForNews() {
-  const bool news = co_await signal_.Wait(AfterMs(state_.options.limits.comment_interval_ms));
-  const bool silent = std::exchange(asking_, false) || !news;
-  if (silent && input_ended_ && !response_started_) {
+  const bool timed_out = !co_await signal_.Wait(AfterMs(state_.options.limits.comment_interval_ms));
+  const bool ask = std::exchange(asking_, false) || (timed_out && input_ended_);
+  if (ask && !response_started_) {
     std::string interim(kContinue);
     co_await Write(std::move(interim));
   }
-  co_return !silent;
+  co_return !timed_out && !(ask && response_started_);
 }
 
 asio::awaitable<void> Connection::StopWatching() {

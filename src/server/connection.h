@@ -71,8 +71,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // so something is sent then, and a closed client's reset tells.
   void StartWatching();
   boost::asio::awaitable<void> StopWatching();
-  // Waits for the signal. False when it is time to say something even without news: the comment interval is over, or
-  // the client's input has just ended. Before the response an interim one is sent then.
+  // Waits for the signal. False when a comment is due even without news: the comment interval is over, or the client's
+  // input has just ended. Where the response has not begun, that end is answered here, by an interim response.
   boost::asio::awaitable<bool> WaitForNews();
   // The body is no longer held: its bytes count no more.
   void ReleaseBody();
