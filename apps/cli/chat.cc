@@ -173,18 +173,18 @@ Status RunChat(const ChatOptions& options) {
 
 }  // namespace
 
-void AddChat(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("chat", "Talk to a base and its variants");
+void AddChat(const Command& app) {
+  const Command command = app.Sub("chat", "Talk to a base and its variants");
   const auto options = std::make_shared<ChatOptions>();
-  AddFamilyOptions(*command, options->family);
-  AddSamplingOptions(*command, options->sampling);
-  command->add_option("--system", options->system, "The system message to begin with");
-  command->footer(std::string("In the conversation:\n") + kHelp +
-                  "\nExamples:\n"
-                  "  deltafold chat --model ./zen-mini-base --variant math=./math-delta --variant sql=./sql-delta\n"
-                  "  printf 'Hello\\n/variant sql\\nShow all cars.\\n' | deltafold chat --model ./zen-mini-base "
-                  "--variant sql=./sql-delta");
-  command->callback([options, &exit_code] { exit_code = Report("chat", RunChat(*options)); });
+  AddFamilyOptions(command, options->family);
+  AddSamplingOptions(command, options->sampling);
+  command.Option("--system", options->system, "The system message to begin with");
+  command.Footer(std::string("In the conversation:\n") + kHelp +
+                 "\nExamples:\n"
+                 "  deltafold chat --model ./zen-mini-base --variant math=./math-delta --variant sql=./sql-delta\n"
+                 "  printf 'Hello\\n/variant sql\\nShow all cars.\\n' | deltafold chat --model ./zen-mini-base "
+                 "--variant sql=./sql-delta");
+  command.OnRun([options] { return Report("chat", RunChat(*options)); });
 }
 
 }  // namespace df::cli

@@ -3,10 +3,10 @@
 #ifndef DELTAFOLD_CLI_COMMAND_H_
 #define DELTAFOLD_CLI_COMMAND_H_
 
-#include <CLI/CLI.hpp>
-#include <string>
+#include <string_view>
 
 #include "base/status.h"
+#include "cli/flags.h"
 
 namespace df::cli {
 
@@ -24,15 +24,15 @@ Result<T> FromFiles(Result<T> result) {
   return result;
 }
 
-void AddCompress(CLI::App& app, int& exit_code);
-void AddInspect(CLI::App& app, int& exit_code);
-void AddMaterialize(CLI::App& app, int& exit_code);
-void AddVerify(CLI::App& app, int& exit_code);
-void AddChat(CLI::App& app, int& exit_code);
-void AddLogits(CLI::App& app, int& exit_code);
-void AddRun(CLI::App& app, int& exit_code);
-void AddServe(CLI::App& app, int& exit_code);
-void AddVersion(CLI::App& app, int& exit_code);
+void AddCompress(const Command& app);
+void AddInspect(const Command& app);
+void AddMaterialize(const Command& app);
+void AddVerify(const Command& app);
+void AddChat(const Command& app);
+void AddLogits(const Command& app);
+void AddRun(const Command& app);
+void AddServe(const Command& app);
+void AddVersion(const Command& app);
 
 }  // namespace df::cli
 

@@ -10,7 +10,6 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
-#include "cli/number.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "codec/compressor.h"
@@ -135,46 +134,40 @@ int Run(const Arguments& arguments) {
   return 0;
 }
 
-void AddVocabularyOptions(CLI::App& command, const std::string& name, const std::string& planes_name,
+void AddVocabularyOptions(const Command& command, const std::string& name, const std::string& planes_name,
                           const std::string& what, VocabularyOptions& options) {
-  command.add_option(name, options.code, what + ": auto (nothing, changed rows or all: exact), raw, rows, sign [auto]")
-      ->transform(CLI::CheckedTransformer(kVocabularyCodes, CLI::ignore_case))
-      ->option_text("CODE");
-  AddCount(command, planes_name, options.n_planes, "Sign planes of " + name + " sign [2]")
-      ->check(CLI::Range(size_t{1}, kMaxPlanes))
-      ->option_text("N");
+  command
+      .Choice(name, kVocabularyCodes, options.code,
+              what + ": auto (nothing, changed rows or all: exact), raw, rows, sign [auto]")
+      .Value("CODE");
+  command.Option(planes_name, options.n_planes, "Sign planes of " + name + " sign [2]").Range(1, kMaxPlanes).Value("N");
 }
 
 }  // namespace
 
-void AddCompress(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("compress", "Compress a fine-tune against its base to a delta directory");
+void AddCompress(const Command& app) {
+  const Command command = app.Sub("compress", "Compress a fine-tune against its base to a delta directory");
   auto arguments = std::make_shared<Arguments>();
   CompressOptions& options = arguments->options;
-  command->add_option("base,--base", arguments->base, "Base model: directory, or hub id in the local cache")
-      ->required()
-      ->option_text("MODEL");
-  command->add_option("model,--model,--finetune", arguments->model, "Full fine-tune of that base")
-      ->required()
-      ->option_text("MODEL");
-  command->add_option("out,--out,-o", arguments->out, "Delta directory to write; appears whole or not at all")
-      ->required()
-      ->option_text("DIR");
-  command->add_option("--scale", options.sign.scale, "Scale of the signs: scalar, row or rank1 [rank1]")
-      ->transform(CLI::CheckedTransformer(kScales, CLI::ignore_case))
-      ->option_text("KIND");
-  AddCount(*command, "--planes", options.sign.n_planes, "Sign planes of the matrices, one bit a weight each [1]")
-      ->check(CLI::Range(size_t{1}, kMaxPlanes))
-      ->option_text("N");
-  AddVocabularyOptions(*command, "--embeddings", "--embedding-planes", "Embedding", options.embeddings);
-  AddVocabularyOptions(*command, "--head", "--head-planes", "Head, where it is not tied", options.head);
-  AddCount(*command, "--threads", arguments->n_threads, "Threads [all usable]")
-      ->check(CLI::Range(size_t{1}, size_t{1024}))
-      ->option_text("N");
-  command->add_flag("--force", options.replace, "Replace an existing --out");
-  command->add_flag("--json", arguments->json, "Print the report as JSON");
-  command->footer(kExamples);
-  command->callback([arguments, &exit_code] { exit_code = Run(*arguments); });
+  command.Option("base,--base", arguments->base, "Base model: directory, or hub id in the local cache")
+      .Required()
+      .Value("MODEL");
+  command.Option("model,--model,--finetune", arguments->model, "Full fine-tune of that base").Required().Value("MODEL");
+  command.Option("out,--out,-o", arguments->out, "Delta directory to write; appears whole or not at all")
+      .Required()
+      .Value("DIR");
+  command.Choice("--scale", kScales, options.sign.scale, "Scale of the signs: scalar, row or rank1 [rank1]")
+      .Value("KIND");
+  command.Option("--planes", options.sign.n_planes, "Sign planes of the matrices, one bit a weight each [1]")
+      .Range(1, kMaxPlanes)
+      .Value("N");
+  AddVocabularyOptions(command, "--embeddings", "--embedding-planes", "Embedding", options.embeddings);
+  AddVocabularyOptions(command, "--head", "--head-planes", "Head, where it is not tied", options.head);
+  command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  command.Switch("--force", options.replace, "Replace an existing --out");
+  command.Switch("--json", arguments->json, "Print the report as JSON");
+  command.Footer(kExamples);
+  command.OnRun([arguments] { return Run(*arguments); });
 }
 
 }  // namespace df::cli

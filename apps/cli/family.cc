@@ -4,7 +4,6 @@
 
 #include "cli/command.h"
 #include "cli/model_argument.h"
-#include "cli/number.h"
 
 namespace df::cli {
 namespace {
@@ -32,29 +31,26 @@ Result<std::shared_ptr<const Variant>> Choose(const Family& family, const std::s
 
 }  // namespace
 
-void AddFamilyOptions(CLI::App& command, FamilyOptions& options) {
-  command.add_option("--model", options.model, "Base model: a directory, or a hub id in the local Hugging Face cache")
-      ->required();
-  command.add_option("--variant", options.variants, "A delta or adapter directory to load on it (repeatable)")
-      ->type_name("NAME=PATH")
-      ->allow_extra_args(false);
-  command
-      .add_option("--use", options.use, "Which one answers (default: the variant if there is one alone, else the base)")
-      ->type_name("NAME");
-  AddCount(command, "--threads", options.n_threads, "Threads for kernels, 0 = all usable CPUs")->capture_default_str();
-  command
-      .add_option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
-      ->capture_default_str();
-  AddCount(command, "--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own")
-      ->capture_default_str();
+void AddFamilyOptions(const Command& command, FamilyOptions& options) {
+  command.Option("--model", options.model, "Base model: a directory, or a hub id in the local Hugging Face cache")
+      .Required();
+  command.Option("--variant", options.variants, "A delta or adapter directory to load on it (repeatable)")
+      .TypeName("NAME=PATH")
+      .OneValueEach();
+  command.Option("--use", options.use, "Which one answers (default: the variant if there is one alone, else the base)")
+      .TypeName("NAME");
+  command.Option("--threads", options.n_threads, "Threads for kernels, 0 = all usable CPUs").ShowDefault();
+  command.Option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
+      .ShowDefault();
+  command.Option("--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own").ShowDefault();
 }
 
-void AddSamplingOptions(CLI::App& command, SamplingOptions& options) {
-  command.add_option("--temperature", options.temperature, "0 = greedy (default: the model's generation_config.json)");
-  command.add_option("--top-p", options.top_p, "In (0, 1] (default: the model's)");
-  command.add_option("--top-k", options.top_k, "0 = off (default: the model's)");
-  AddCount(command, "--seed", options.seed, "Makes a sampled answer repeatable");
-  AddCount(command, "--max-tokens", options.max_tokens, "Of the answer (default: up to the end of the context)");
+void AddSamplingOptions(const Command& command, SamplingOptions& options) {
+  command.Option("--temperature", options.temperature, "0 = greedy (default: the model's generation_config.json)");
+  command.Option("--top-p", options.top_p, "In (0, 1] (default: the model's)");
+  command.Option("--top-k", options.top_k, "0 = off (default: the model's)");
+  command.Option("--seed", options.seed, "Makes a sampled answer repeatable");
+  command.Option("--max-tokens", options.max_tokens, "Of the answer (default: up to the end of the context)");
 }
 
 Result<Family> LoadFamily(const FamilyOptions& options) {

@@ -2,12 +2,12 @@
 #ifndef DELTAFOLD_CLI_FAMILY_H_
 #define DELTAFOLD_CLI_FAMILY_H_
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/flags.h"
 #include "engine/engine.h"
 #include "engine/session.h"
 #include "store/registry.h"
@@ -30,8 +30,8 @@ struct SamplingOptions {
   std::optional<size_t> max_tokens;
 };
 
-void AddFamilyOptions(CLI::App& command, FamilyOptions& options);
-void AddSamplingOptions(CLI::App& command, SamplingOptions& options);
+void AddFamilyOptions(const Command& command, FamilyOptions& options);
+void AddSamplingOptions(const Command& command, SamplingOptions& options);
 
 struct Family {
   LoadedBase base;

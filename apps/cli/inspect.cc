@@ -101,19 +101,18 @@ int Run(const Arguments& arguments) {
 
 }  // namespace
 
-void AddInspect(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("inspect", "Show what a file or directory holds and whether it can be served");
+void AddInspect(const Command& app) {
+  const Command command = app.Sub("inspect", "Show what a file or directory holds and whether it can be served");
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option("path", arguments->path,
-                   "Safetensors file or index, tokenizer.json, config.json, or directory of a model, delta or adapter")
-      ->required()
-      ->option_text("PATH");
-  command->add_option("--base", arguments->base, "Base model to which a delta or adapter is bound")
-      ->option_text("MODEL");
-  command->add_flag("--json", arguments->json, "Print as JSON");
-  command->footer(kExamples);
-  command->callback([arguments, &exit_code] { exit_code = Run(*arguments); });
+      .Option("path", arguments->path,
+              "Safetensors file or index, tokenizer.json, config.json, or directory of a model, delta or adapter")
+      .Required()
+      .Value("PATH");
+  command.Option("--base", arguments->base, "Base model to which a delta or adapter is bound").Value("MODEL");
+  command.Switch("--json", arguments->json, "Print as JSON");
+  command.Footer(kExamples);
+  command.OnRun([arguments] { return Run(*arguments); });
 }
 
 }  // namespace df::cli

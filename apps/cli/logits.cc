@@ -6,7 +6,6 @@
 
 #include "base/atomic_file.h"
 #include "cli/command.h"
-#include "cli/number.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "format/safetensors.h"
@@ -180,25 +179,23 @@ Status RunLogits(const LogitsOptions& options) {
 
 }  // namespace
 
-void AddLogits(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("logits", "Write the logits of given token ids, for comparison");
+void AddLogits(const Command& app) {
+  const Command command = app.Sub("logits", "Write the logits of given token ids, for comparison");
   const auto options = std::make_shared<LogitsOptions>();
-  command->add_option("--model", options->model, "Base model: a directory, or a hub id in the local Hugging Face cache")
-      ->required();
-  command->add_option("--variant", options->variant, "A delta or adapter directory on it")->type_name("PATH");
-  command->add_option("--ids", options->ids, "Token ids: a file (JSON array, or separated), or \"1,2,3\"")->required();
-  command->add_option("--path", options->path, "prefill (all at once) or decode (one by one)")->capture_default_str();
-  command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "f32, bf16 or auto")->capture_default_str();
-  AddCount(*command, "--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs")
-      ->capture_default_str();
-  command->add_option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]");
-  AddCount(*command, "--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids")
-      ->type_name("N");
-  command->footer(
+  command.Option("--model", options->model, "Base model: a directory, or a hub id in the local Hugging Face cache")
+      .Required();
+  command.Option("--variant", options->variant, "A delta or adapter directory on it").TypeName("PATH");
+  command.Option("--ids", options->ids, "Token ids: a file (JSON array, or separated), or \"1,2,3\"").Required();
+  command.Option("--path", options->path, "prefill (all at once) or decode (one by one)").ShowDefault();
+  command.Option("--kv-cache-dtype", options->kv_cache_dtype, "f32, bf16 or auto").ShowDefault();
+  command.Option("--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs").ShowDefault();
+  command.Option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]");
+  command.Option("--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids").TypeName("N");
+  command.Footer(
       "Examples:\n"
       "  deltafold logits --model ./base --ids 1,17,42 --out logits.safetensors\n"
       "  deltafold logits --model ./base --variant ./delta --ids ids.json --path decode --greedy 16");
-  command->callback([options, &exit_code] { exit_code = Report("logits", RunLogits(*options)); });
+  command.OnRun([options] { return Report("logits", RunLogits(*options)); });
 }
 
 }  // namespace df::cli

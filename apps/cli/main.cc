@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -89,15 +90,16 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   if (const int failed = Report("start", kernels::SetTargetFromEnvironment()); failed != 0) return failed;
   int exit_code = 0;
-  AddCompress(app, exit_code);
-  AddInspect(app, exit_code);
-  AddMaterialize(app, exit_code);
-  AddVerify(app, exit_code);
-  AddRun(app, exit_code);
-  AddChat(app, exit_code);
-  AddServe(app, exit_code);
-  AddLogits(app, exit_code);
-  AddVersion(app, exit_code);
+  const Command commands(app, exit_code);
+  AddCompress(commands);
+  AddInspect(commands);
+  AddMaterialize(commands);
+  AddVerify(commands);
+  AddRun(commands);
+  AddChat(commands);
+  AddServe(commands);
+  AddLogits(commands);
+  AddVersion(commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

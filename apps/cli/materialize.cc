@@ -8,7 +8,6 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
-#include "cli/number.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 
@@ -62,32 +61,27 @@ int Run(const Arguments& arguments) {
 
 }  // namespace
 
-void AddMaterialize(CLI::App& app, int& exit_code) {
-  CLI::App* command =
-      app.add_subcommand("materialize", "Turn base and delta (or LoRA adapter) back into a full checkpoint");
+void AddMaterialize(const Command& app) {
+  const Command command = app.Sub("materialize", "Turn base and delta (or LoRA adapter) back into a full checkpoint");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("--base", arguments->base, "Base model: directory, or hub id in the local cache")
-      ->required()
-      ->option_text("MODEL");
-  command->add_option("--delta,--variant", arguments->delta, "Delta or adapter directory")
-      ->required()
-      ->option_text("DIR");
-  command->add_option("--out,-o", arguments->out, "Model directory to write; appears whole or not at all")
-      ->required()
-      ->option_text("DIR");
-  command->add_option("--dtype", arguments->dtype, "Stored element type: base (as there), bf16, f16, f32 [base]")
-      ->check(CLI::IsMember(kDTypes))
-      ->option_text("TYPE");
-  AddCount(*command, "--max-shard-bytes", arguments->options.max_shard_bytes, "Start a new file beyond [5000000000]")
-      ->check(CLI::Range(uint64_t{1'000'000}, uint64_t{1} << 50))
-      ->option_text("BYTES");
-  AddCount(*command, "--threads", arguments->n_threads, "Threads [all usable]")
-      ->check(CLI::Range(size_t{1}, size_t{1024}))
-      ->option_text("N");
-  command->add_flag("--force", arguments->options.replace, "Replace an existing --out");
-  command->add_flag("--json", arguments->json, "Print the report as JSON");
-  command->footer(kExamples);
-  command->callback([arguments, &exit_code] { exit_code = Run(*arguments); });
+  command.Option("--base", arguments->base, "Base model: directory, or hub id in the local cache")
+      .Required()
+      .Value("MODEL");
+  command.Option("--delta,--variant", arguments->delta, "Delta or adapter directory").Required().Value("DIR");
+  command.Option("--out,-o", arguments->out, "Model directory to write; appears whole or not at all")
+      .Required()
+      .Value("DIR");
+  command.Option("--dtype", arguments->dtype, "Stored element type: base (as there), bf16, f16, f32 [base]")
+      .OneOf({"base", "bf16", "f16", "f32"})
+      .Value("TYPE");
+  command.Option("--max-shard-bytes", arguments->options.max_shard_bytes, "Start a new file beyond [5000000000]")
+      .Range(1'000'000, uint64_t{1} << 50)
+      .Value("BYTES");
+  command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  command.Switch("--force", arguments->options.replace, "Replace an existing --out");
+  command.Switch("--json", arguments->json, "Print the report as JSON");
+  command.Footer(kExamples);
+  command.OnRun([arguments] { return Run(*arguments); });
 }
 
 }  // namespace df::cli

@@ -91,23 +91,23 @@ Status Run(RunOptions& options) {
 
 }  // namespace
 
-void AddRun(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("run", "Answer one prompt");
+void AddRun(const Command& app) {
+  const Command command = app.Sub("run", "Answer one prompt");
   const auto options = std::make_shared<RunOptions>();
-  AddFamilyOptions(*command, options->family);
-  AddSamplingOptions(*command, options->sampling);
-  command->add_option("prompt", options->prompt, "What to ask; without it, standard input is read");
-  command->add_option("--system", options->system, "A system message in front");
-  command->add_option("--stop", options->stop, "End the answer before this text (repeatable)")->allow_extra_args(false);
-  command->add_flag("--raw", options->raw, "The prompt is the whole model input: no chat template");
-  command->add_flag("--json", options->json,
-                    "Print one JSON object: answer, tokens, time to first token, tokens per second");
-  command->footer(
+  AddFamilyOptions(command, options->family);
+  AddSamplingOptions(command, options->sampling);
+  command.Option("prompt", options->prompt, "What to ask; without it, standard input is read");
+  command.Option("--system", options->system, "A system message in front");
+  command.Option("--stop", options->stop, "End the answer before this text (repeatable)").OneValueEach();
+  command.Switch("--raw", options->raw, "The prompt is the whole model input: no chat template");
+  command.Switch("--json", options->json,
+                 "Print one JSON object: answer, tokens, time to first token, tokens per second");
+  command.Footer(
       "Examples:\n"
       "  deltafold run --model ./zen-mini-base \"What is 61 + 10?\"\n"
       "  deltafold run --model ./zen-mini-base --variant math=./math-delta --temperature 0 \"What is 61 + 10?\"\n"
       "  echo \"Once upon a time\" | deltafold run --model org/name --raw --max-tokens 40");
-  command->callback([options, &exit_code] { exit_code = cli::Report("run", Run(*options)); });
+  command.OnRun([options] { return cli::Report("run", Run(*options)); });
 }
 
 }  // namespace df::cli

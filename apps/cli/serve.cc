@@ -248,11 +248,11 @@ Status Serve(ServeOptions options) {
 
 }  // namespace
 
-void AddServe(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("serve", "Serve a base and its variants over OpenAI's HTTP interface");
+void AddServe(const Command& app) {
+  const Command command = app.Sub("serve", "Serve a base and its variants over OpenAI's HTTP interface");
   const auto options = std::make_shared<ServeOptions>();
-  AddServeOptions(*command, *options);
-  command->callback([options, &exit_code] { exit_code = Report("serve", Serve(*options)); });
+  AddServeOptions(command, *options);
+  command.OnRun([options] { return Report("serve", Serve(*options)); });
 }
 
 }  // namespace df::cli

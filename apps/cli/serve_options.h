@@ -2,12 +2,12 @@
 #ifndef DELTAFOLD_CLI_SERVE_OPTIONS_H_
 #define DELTAFOLD_CLI_SERVE_OPTIONS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "cli/flags.h"
 
 namespace df::cli {
 
@@ -32,7 +32,7 @@ struct ServeOptions {
   bool enable_lora = true, batch_invariant = true;  // accepted: what they ask for always holds
 };
 
-void AddServeOptions(CLI::App& command, ServeOptions& options);
+void AddServeOptions(const Command& command, ServeOptions& options);
 
 struct ModuleArgument {
   std::string name;

@@ -7,7 +7,6 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
-#include "cli/number.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 
@@ -98,21 +97,19 @@ int Run(const Arguments& arguments) {
 
 }  // namespace
 
-void AddVerify(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("verify", "Check a delta: its base, its bytes, its parts, its errors");
+void AddVerify(const Command& app) {
+  const Command command = app.Sub("verify", "Check a delta: its base, its bytes, its parts, its errors");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("delta,--delta", arguments->delta, "Delta or adapter directory")->required()->option_text("DIR");
-  command->add_option("--base", arguments->base, "Base model: directory, or hub id in the local cache")
-      ->required()
-      ->option_text("MODEL");
-  command->add_option("--model,--finetune", arguments->model, "Full fine-tune: measure the errors of every tensor")
-      ->option_text("MODEL");
-  AddCount(*command, "--threads", arguments->n_threads, "Threads [all usable]")
-      ->check(CLI::Range(size_t{1}, size_t{1024}))
-      ->option_text("N");
-  command->add_flag("--json", arguments->json, "Print the report as JSON");
-  command->footer(kExamples);
-  command->callback([arguments, &exit_code] { exit_code = Run(*arguments); });
+  command.Option("delta,--delta", arguments->delta, "Delta or adapter directory").Required().Value("DIR");
+  command.Option("--base", arguments->base, "Base model: directory, or hub id in the local cache")
+      .Required()
+      .Value("MODEL");
+  command.Option("--model,--finetune", arguments->model, "Full fine-tune: measure the errors of every tensor")
+      .Value("MODEL");
+  command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  command.Switch("--json", arguments->json, "Print the report as JSON");
+  command.Footer(kExamples);
+  command.OnRun([arguments] { return Run(*arguments); });
 }
 
 }  // namespace df::cli

@@ -4,11 +4,11 @@
 
 namespace df::cli {
 
-void AddVersion(CLI::App& app, int& exit_code) {
-  CLI::App* command = app.add_subcommand("version", "Print the version");
-  command->callback([&exit_code] {
+void AddVersion(const Command& app) {
+  const Command command = app.Sub("version", "Print the version");
+  command.OnRun([] {
     std::cout << "deltafold " << DELTAFOLD_VERSION << "\n";
-    exit_code = 0;
+    return 0;
   });
 }
 
