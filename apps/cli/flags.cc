@@ -11,19 +11,25 @@
 namespace df::cli {
 namespace {
 
-// Accepts a whole decimal number that fits 64 bits; with `allow_unit` letters may follow ("4GB"). (CLI11 itself takes
-// "-1" for 18446744073709551615 and "010" for 8.)
-CLI::Validator WholeNumber(bool allow_unit) {
-  const auto check = [allow_unit](std::string& text) -> std::string {
+struct NumberForm {
+  uint64_t max = UINT64_MAX;
+  bool with_unit = false;  // letters may follow: "4GB"
+};
+
+// A whole decimal number. (CLI11 itself takes "-1" for 18446744073709551615 and "010" for 8.)
+CLI::Validator WholeNumber(NumberForm form) {
+  const auto check = [form](std::string& text) -> std::string {
     uint64_t value = 0;
     const char* const end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(text.data(), end, value);
     const bool has_leading_zero = rest - text.data() > 1 && text[0] == '0';
     const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
-    const bool is_whole = rest == end || (allow_unit && std::all_of(rest, end, is_letter));
-    if (error == std::errc::result_out_of_range) return "must be below 2^64, got " + Printable(text);
+    const bool is_whole = rest == end || (form.with_unit && std::all_of(rest, end, is_letter));
+    if (error == std::errc::result_out_of_range || value > form.max) {
+      return "must be at most " + std::to_string(form.max) + ", got " + Printable(text);
+    }
     if (error != std::errc() || has_leading_zero || !is_whole) {
-      return "must be a whole number of 0 or more" + std::string(allow_unit ? ", with or without a unit" : "") +
+      return "must be a whole number of 0 or more" + std::string(form.with_unit ? ", with or without a unit" : "") +
              ", got \"" + Printable(text) + "\"";
     }
     return "";
@@ -37,8 +43,9 @@ OptionRef Add(CLI::App& app, const std::string& name, T& value, const std::strin
 }
 
 template <typename T>
-OptionRef AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help) {
-  return OptionRef(app.add_option(name, value, help)->check(WholeNumber(/*allow_unit=*/false)));
+OptionRef AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help,
+                   uint64_t max = UINT64_MAX) {
+  return OptionRef(app.add_option(name, value, help)->check(WholeNumber({.max = max})));
 }
 
 }  // namespace
@@ -101,7 +108,7 @@ OptionRef Command::Option(const std::string& name, std::vector<std::string>& val
   return Add(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, uint16_t& value, const std::string& help) const {
-  return AddCount(*app_, name, value, help);
+  return AddCount(*app_, name, value, help, UINT16_MAX);
 }
 OptionRef Command::Option(const std::string& name, uint64_t& value, const std::string& help) const {
   return AddCount(*app_, name, value, help);
@@ -129,7 +136,7 @@ OptionRef Command::Bytes(const std::string& name, uint64_t& value, const std::st
   // Transformations run in the reverse order.
   return OptionRef(app_->add_option(name, value, help)
                        ->transform(CLI::AsSizeValue(false))
-                       ->transform(WholeNumber(/*allow_unit=*/true)));
+                       ->transform(WholeNumber({.with_unit = true})));
 }
 
 OptionRef Command::Switch(const std::string& name, bool& value, const std::string& help) const {
@@ -138,9 +145,14 @@ OptionRef Command::Switch(const std::string& name, bool& value, const std::strin
 
 OptionRef Command::ChoiceOfNumber(const std::string& name, std::map<std::string, int> values,
                                   std::function<void(int)> set, const std::string& help) const {
-  const auto take = [set = std::move(set)](int which) { set(which); };
-  return OptionRef(app_->add_option_function<int>(name, take, help)
-                       ->transform(CLI::CheckedTransformer(std::move(values), CLI::ignore_case)));
+  const auto take = [name, values = std::move(values), set = std::move(set)](const std::string& given) {
+    const auto found = values.find(CLI::detail::to_lower(given));
+    if (found != values.end()) return set(found->second);
+    std::string known;
+    for (const auto& [word, number] : values) known += (known.empty() ? "" : ", ") + word;
+    throw CLI::ValidationError(name, "must be one of " + known + "; got \"" + Printable(given) + "\"");
+  };
+  return OptionRef(app_->add_option_function<std::string>(name, take, help));
 }
 
 void Command::Footer(const std::string& text) const { app_->footer(text); }

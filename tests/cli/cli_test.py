@@ -63,6 +63,22 @@ class Usage(unittest.TestCase):
         self.assertIn("avx9000", done.stderr)
 
 
+    def test_a_wrong_choice_is_answered_with_the_choices(self):
+        done = deltafold("compress", "base", "model", "out", "--scale", "column")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn('--scale: must be one of rank1, row, scalar; got "column"', done.stderr)
+
+    def test_a_choice_may_be_written_in_capitals(self):
+        done = deltafold("compress", "no-base", "no-model", "out", "--scale", "RANK1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no-base", done.stderr)
+
+    def test_a_port_beyond_the_last_is_refused_with_the_last(self):
+        done = deltafold("serve", "--model", "no-model", "--port", "65536")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("--port: must be at most 65535, got 65536", done.stderr)
+
+
 class Numbers(unittest.TestCase):
     """Every unsigned option says what it was given."""
 
