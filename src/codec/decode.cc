@@ -22,7 +22,7 @@ bool RowDecoder::ReadReplaced(size_t row, std::span<float> out) const {
   const std::vector<int32_t>& index = delta_.rows->index;
   const auto found = std::lower_bound(index.begin(), index.end(), static_cast<int32_t>(row));
   if (found == index.end() || *found != static_cast<int32_t>(row)) return false;
-  ReadFloats(delta_.rows->values, static_cast<size_t>(found - index.begin()) * out.size(), out);
+  row_ops::ReadRow(delta_.rows->values, static_cast<size_t>(found - index.begin()), out);
   return true;
 }
 
@@ -54,7 +54,7 @@ void RowDecoder::Decode(size_t row, std::span<float> out) const {
   if (ReadReplaced(row, out)) return;
   const TensorView& start = delta_.raw ? *delta_.raw : base_;
   std::fill(out.begin(), out.end(), 0.0F);
-  if (row < MatrixRows(start)) ReadFloats(start, row * out.size(), out);
+  if (row < MatrixRows(start)) row_ops::ReadRow(start, row, out);
   if (delta_.planes.empty() && delta_.low_rank.empty()) return;
   std::vector<float> sum(out.size());
   AddPlanes(row, sum);

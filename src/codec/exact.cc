@@ -22,7 +22,7 @@ Buffer<double> RowChanges(ThreadPool& pool, const WeightPair& pair) {
       if (row < n_common) {
         row_ops::Difference(pair, row, d);
       } else {
-        ReadFloats(pair.fine_tune, row * d.size(), d);
+        row_ops::ReadRow(pair.fine_tune, row, d);
       }
       changes[row] = row_ops::AbsSum(d);
     }
@@ -73,7 +73,7 @@ Status AddNewRows(const WeightPair& pair, EncodedWeight& encoded) {
   std::vector<int32_t> added;
   std::vector<float> row(d_in);
   for (size_t r = MatrixRows(pair.base); r < d_out; ++r) {
-    ReadFloats(pair.fine_tune, r * d_in, row);
+    row_ops::ReadRow(pair.fine_tune, r, row);
     if (!std::isfinite(row_ops::AbsSum(row))) return FindNonFinite(pair);
     added.push_back(static_cast<int32_t>(r));
   }

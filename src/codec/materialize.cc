@@ -7,9 +7,9 @@
 #include <map>
 
 #include "base/atomic_file.h"
-#include "base/float16.h"
 #include "codec/bound_variant.h"
 #include "codec/decode.h"
+#include "codec/row_ops.h"
 #include "codec/side_files.h"
 
 namespace df {
@@ -66,22 +66,6 @@ std::vector<Shard> PlanShards(const BoundVariant& variant, const MaterializeOpti
   return shards;
 }
 
-// False when a finite value became infinite.
-bool Narrow(std::span<const float> from, DType dtype, uint8_t* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, from.data(), from.size_bytes());
-    return true;
-  }
-  bool fits = true;
-  for (size_t j = 0; j < from.size(); ++j) {
-    const uint16_t bits = dtype == DType::kBf16 ? ToBf16(from[j]).bits : ToF16(from[j]).bits;
-    const uint16_t infinity = dtype == DType::kBf16 ? 0x7F80 : 0x7C00;
-    fits = fits && ((bits & 0x7FFF) != infinity || std::isinf(from[j]));
-    std::memcpy(to + j * sizeof(bits), &bits, sizeof(bits));
-  }
-  return fits;
-}
-
 class CheckpointMaker {
  public:
   CheckpointMaker(ThreadPool& pool, const MaterializeOptions& options, const BoundVariant& variant)
@@ -128,7 +112,7 @@ class CheckpointMaker {
         for (size_t r = begin; r < end; ++r) {
           decoder.Decode(first + r, row);
           // relaxed: ParallelFor itself orders the result before the look at it
-          if (!Narrow(row, dtype, block.data() + r * row_bytes)) fits.store(false, std::memory_order_relaxed);
+          if (!row_ops::Narrow(row, dtype, block.data() + r * row_bytes)) fits.store(false, std::memory_order_relaxed);
         }
       });
       DF_RETURN_IF_ERROR(writer.Write({block.data(), n_rows * row_bytes}));

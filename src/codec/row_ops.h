@@ -1,6 +1,6 @@
-// The inner loops of the codecs: one row of a weight at a time, as f32 in the cache. Plain loops of fixed shape which
-// the compiler turns into vectors; sums run in eight f64 lanes folded in a fixed order, so that every compiler, vector
-// width and number of threads gives the same bits.
+// The inner loops of the codecs: one row of a weight at a time, as f32 in the cache. ref/ has them as plain loops, cpu/
+// with Highway; the target in force (kernels/target.h) decides. Every target gives the same bits as ref/, for any row:
+// one rounding an operation, and sums run in a fixed number of f64 lanes that are folded in a fixed order.
 #ifndef DELTAFOLD_CODEC_ROW_OPS_H_
 #define DELTAFOLD_CODEC_ROW_OPS_H_
 
@@ -10,6 +10,11 @@
 #include "codec/codec.h"
 
 namespace df::row_ops {
+
+// Lanes of the sums: element j belongs to lane j % lanes, and lanes are folded by halves. 16 are four registers of
+// AVX2, two of AVX-512: enough chains to hide the adder's latency of four cycles. SumErrors has three sums at once.
+inline constexpr size_t kSumLanes = 16;
+inline constexpr size_t kErrorLanes = 8;
 
 // out = f32(fine_tune) - f32(base) of row `row`, never -0. [d_in]; `row` < both tensors' rows.
 void Difference(const WeightPair& pair, size_t row, std::span<float> out);
@@ -28,6 +33,11 @@ void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);  /
 double SumOfSquares(std::span<const double> values);
 // Sums over d and r = d - d^.
 ErrorSums SumErrors(std::span<const float> d, std::span<const float> r);
+
+// out = row `row` of a F32, BF16 or F16 tensor in f32. [d_in]
+void ReadRow(const TensorView& tensor, size_t row, std::span<float> out);
+// Writes `from` as `dtype` (F32, BF16, F16), rounding to nearest even. False when a finite value became infinite.
+bool Narrow(std::span<const float> from, DType dtype, uint8_t* to);
 
 }  // namespace df::row_ops
 

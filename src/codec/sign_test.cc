@@ -13,6 +13,7 @@
 #include "base/float16.h"
 #include "base/rng.h"
 #include "format/checkpoint.h"
+#include "kernels/target.h"
 #include "testing/status_matchers.h"
 
 namespace df {
@@ -199,6 +200,21 @@ TEST(Sign, GivesTheSameBytesWithAnyNumberOfThreads) {
       EXPECT_EQ(a.quality.relative_frobenius, c.quality.relative_frobenius);
     }
   }
+}
+
+TEST(Sign, GivesTheSameBytesOnEveryVectorTarget) {
+  const MadePair made(67, 1029, 3);
+  ThreadPool pool(2);
+  for (const ScaleKind kind : {ScaleKind::kScalar, ScaleKind::kRow, ScaleKind::kRank1}) {
+    std::vector<EncodedWeight> encoded;
+    for (const std::string& target : kernels::AvailableTargets()) {
+      ASSERT_TRUE(kernels::SetTarget(target).ok());
+      encoded.push_back(testing::ValueOrDie(EncodeSign(pool, made.pair(), {.scale = kind, .n_planes = 2})));
+      EXPECT_EQ(AllBytes(encoded.back()), AllBytes(encoded.front())) << target;
+      EXPECT_EQ(encoded.back().quality.relative_frobenius, encoded.front().quality.relative_frobenius) << target;
+    }
+  }
+  ASSERT_TRUE(kernels::SetTarget("auto").ok());
 }
 
 TEST(Sign, Rank1IsNeverWorseThanRowNorRowThanScalar) {

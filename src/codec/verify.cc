@@ -31,10 +31,10 @@ Quality Measure(ThreadPool& pool, const BoundWeight& weight, const TensorView& f
     const std::span<float> w = buffers.view().RowSpan(3 * thread), d = buffers.view().RowSpan(3 * thread + 1);
     const std::span<float> decoded = buffers.view().RowSpan(3 * thread + 2);
     for (size_t row = begin; row < end; ++row) {
-      ReadFloats(fine_tune, row * d_in, w);
+      row_ops::ReadRow(fine_tune, row, w);
       decoder.Decode(row, decoded);
       if (row < MatrixRows(weight.base->view)) {
-        ReadFloats(weight.base->view, row * d_in, d);
+        row_ops::ReadRow(weight.base->view, row, d);
       } else {
         std::fill(d.begin(), d.end(), 0.0F);
       }

@@ -1,0 +1,23 @@
+// row_ops.h in plain loops: the oracle, and the way of machines without a vector target of ours.
+#ifndef DELTAFOLD_CODEC_REF_ROW_OPS_H_
+#define DELTAFOLD_CODEC_REF_ROW_OPS_H_
+
+#include "codec/row_ops.h"
+
+namespace df::row_ops::ref {
+
+void Difference(const WeightPair& pair, size_t row, std::span<float> out);
+void PackSigns(std::span<const float> values, uint8_t* bits);
+void SubtractSigns(const uint8_t* bits, float scale, std::span<float> values);
+void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_scale, std::span<float> values);
+double AbsSum(std::span<const float> values);
+double AbsDot(std::span<const float> values, std::span<const double> v);
+void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);
+double SumOfSquares(std::span<const double> values);
+ErrorSums SumErrors(std::span<const float> d, std::span<const float> r);
+void ReadRow(const TensorView& tensor, size_t row, std::span<float> out);
+bool Narrow(std::span<const float> from, DType dtype, uint8_t* to);
+
+}  // namespace df::row_ops::ref
+
+#endif  // DELTAFOLD_CODEC_REF_ROW_OPS_H_
