@@ -250,6 +250,43 @@ TEST(ThreadPool, CallerDoesThePartsOfWorkersThatGetNoCpu) {
   EXPECT_GT(n_by_caller, 0U);
 }
 
+// However many threads are asked for, there are no more than CPUs, and the parts stay those of the threads asked for.
+TEST(ThreadPool, StartsNoMoreThreadsThanCpusAndStillRunsAllParts) {
+  constexpr size_t kThreads = 64;
+  ThreadPool pool(kThreads);
+  std::array<std::thread::id, kThreads> ran_on;
+  for (int call = 0; call < 300; ++call) {
+    std::array<size_t, kThreads> sizes = {};
+    pool.ParallelFor(3 * kThreads, 1, [&](size_t begin, size_t end, size_t thread) {
+      sizes[thread] = end - begin;
+      ran_on[thread] = std::this_thread::get_id();
+    });
+    for (const size_t size : sizes) ASSERT_EQ(size, 3U);
+    std::sort(ran_on.begin(), ran_on.end());
+    const auto n_distinct = std::unique(ran_on.begin(), ran_on.end()) - ran_on.begin();
+    ASSERT_LE(static_cast<size_t>(n_distinct), UsableCpus());
+  }
+}
+
+TEST(ThreadPool, KeepsWhatIsNotWorthAThreadOnTheCaller) {
+  ThreadPool pool(4);
+  const std::thread::id caller = std::this_thread::get_id();
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{1000}, kMinPartBytes, 10 * kMinPartBytes}) {
+    const size_t grain = GrainFor(bytes);
+    EXPECT_GE(grain, 1U);
+    EXPECT_LE((grain - 1) * bytes, kMinPartBytes);
+    size_t n_calls = 0;
+    pool.ParallelFor(grain, grain, [&](size_t begin, size_t end, size_t thread) {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      EXPECT_EQ(begin, 0U);
+      EXPECT_EQ(end, grain);
+      EXPECT_EQ(thread, 0U);
+      ++n_calls;
+    });
+    EXPECT_EQ(n_calls, 1U);
+  }
+}
+
 TEST(ThreadPool, RunsEveryPartOnceInManyShortCalls) {
   ThreadPool pool(4);
   std::array<uint64_t, 4> runs = {};  // each part's own: no two threads may run one part at a time

@@ -45,23 +45,22 @@ bool SpinUntil(const Condition& condition) {
 
 ThreadPool::ThreadPool(size_t n_threads) : slots_(n_threads) {
   DF_CHECK(n_threads >= 1);
-  // A part whose worker could not be started is the caller's: the split stays that of the threads asked for.
-  workers_.reserve(n_threads - 1);
+  // A thread more than there are CPUs would only take turns with the others. The split stays that of the threads asked
+  // for.
+  const size_t n_workers = std::min(n_threads, UsableCpus()) - 1;
+  workers_.reserve(n_workers);
   try {
-    for (size_t thread = 1; thread < n_threads; ++thread) {
-      workers_.emplace_back([this, thread] { Work(thread); });
+    for (size_t worker = 1; worker <= n_workers; ++worker) {
+      workers_.emplace_back([this, worker] { Work(worker); });
     }
   } catch (const std::system_error&) {
   }
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_.store(true, std::memory_order_release);
-    epoch_.fetch_add(1, std::memory_order_release);
-  }
-  wake_.notify_all();
+  stopping_.store(true, std::memory_order_release);
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  WakeParked();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -73,7 +72,9 @@ void ThreadPool::RunPart(size_t thread) {
 }
 
 void ThreadPool::TakePart(size_t thread) {
-  // acquire: what the opener published. From here on the call cannot end before this part has.
+  // relaxed: only spares the exchange. acquire: what the opener published. From there on the call cannot end before
+  // this part has.
+  if (!slots_[thread].open.load(std::memory_order_relaxed)) return;
   if (!slots_[thread].open.exchange(false, std::memory_order_acq_rel)) return;
   RunPart(thread);
   n_running_.fetch_sub(1, std::memory_order_acq_rel);
@@ -94,31 +95,41 @@ void ThreadPool::Run(size_t n, size_t grain, Part part, const void* body) {
   for (size_t thread = 1; thread < n_threads(); ++thread) {
     slots_[thread].open.store(true, std::memory_order_release);  // publishes n_, grain_, part_, body_
   }
-  {
-    // The lock pairs with the wait in Work: a worker about to park cannot miss the new epoch.
-    const std::lock_guard lock(mutex_);
-    epoch_.fetch_add(1, std::memory_order_release);
-  }
-  wake_.notify_all();
+  // seq_cst, as with n_parked_ in Work: either the worker sees the new epoch, or this thread sees that it parks.
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  WakeParked();
   RunPart(0);
-  // A worker that is not on a CPU by now may take milliseconds to get there: doing its part here costs less.
+  // A worker that is not on a CPU by now may take milliseconds to get there: doing its part here costs less. From the
+  // end, as workers start with the first ones.
   for (size_t thread = n_threads() - 1; thread > 0; --thread) TakePart(thread);
   // acquire: the parts' results are visible to the caller.
   const auto done = [this] { return n_running_.load(std::memory_order_acquire) == 0; };
   while (!SpinUntil(done)) std::this_thread::yield();
 }
 
-void ThreadPool::Work(size_t thread) {
+void ThreadPool::WakeParked() {
+  if (n_parked_.load(std::memory_order_seq_cst) == 0) return;
+  // A worker between its look at the epoch and its wait holds the lock.
+  {
+    const std::lock_guard lock(mutex_);
+  }
+  wake_.notify_all();
+}
+
+void ThreadPool::Work(size_t worker) {
   uint64_t seen = 0;
   while (true) {
-    const auto changed = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
+    const auto changed = [&] { return epoch_.load(std::memory_order_seq_cst) != seen; };
     if (!SpinUntil(changed)) {
       std::unique_lock lock(mutex_);
+      n_parked_.fetch_add(1, std::memory_order_seq_cst);
       wake_.wait(lock, changed);
+      n_parked_.fetch_sub(1, std::memory_order_relaxed);
     }
     seen = epoch_.load(std::memory_order_acquire);  // before stopping_: the destructor sets that first
     if (stopping_.load(std::memory_order_acquire)) return;
-    TakePart(thread);
+    // Its own part, then what no thread was started for.
+    for (size_t thread = worker; thread < n_threads(); ++thread) TakePart(thread);
   }
 }
 
