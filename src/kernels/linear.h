@@ -4,10 +4,14 @@
 //
 // where W is the base weight or the segment's raw replacement. For outputs listed in `rows` the row's value stands for
 // W and all planes (low-rank pairs, gain and bias still apply: an adapter may lie on top of a changed row). Outputs
-// beyond the base's d_out that no row covers see W = 0. Decode rows: base weights are read once for all of them, signs
-// by exact permute tables. Prefill rows: one blocked GEMM per segment, the signs folded into the weight tile while it
-// is unpacked (W_eff exists as a tile only, in f32). A step with both phases reads the base once for each. Cost: see
-// cost.h.
+// beyond the base's d_out that no row covers see W = 0.
+//
+// Two paths. Decode: base weights are read once for all rows, signs are multiplied apart, by tables (exactly, or to 14
+// bits: KernelOptions::sign_kernel). Prefill: one blocked GEMM per segment, the signs folded into the weight tile while
+// it is unpacked (W_eff exists as a tile only, in f32). With options.batch_invariant a row's phase is its path, and
+// `auto` means exact. Else many decode rows of one variant are folded, a few prefill rows are not, and `auto` takes the
+// 14-bit tables where several rows' signs would cost more than they may. docs/kernels.md has the loops, cost.h the
+// cost.
 #ifndef DELTAFOLD_KERNELS_LINEAR_H_
 #define DELTAFOLD_KERNELS_LINEAR_H_
 
@@ -37,10 +41,13 @@ struct LinearWeight {
 
 // x [n, d_in] f32, y [n, >= max d_out] f32 (a segment writes its own d_out columns), not aliasing. Any alignment, any
 // stride >= cols. Sums run in f32 over fixed blocks of at most 512 columns:
-//   |y - exact| <= (512 + ceil(d_in/512) + rank + 8) * 2^-24 * m,   m = the same formula over absolute values.
-// The path and the order of summation of a row depend on (phase, weights, delta) alone: bits do not change with the
-// other rows, the segments' order or the number of threads. No allocation once context.scratch has grown. Engine thread
-// only.
+//   |y - exact| <= (512 + ceil(d_in/32) + rank + 8) * 2^-24 * m,   m = the same formula over absolute values.
+// 14-bit tables add, for each plane and each block of n = 512 columns, at most
+//   |gain * row_p| * ceil(n/8) * q,   q = the block's largest |sum of 4 neighbouring col_p * x| / 8191,
+// where an x beyond 16 times its block's rms does not count. By experience that is 4e-4 of the variant's part.
+// With options.batch_invariant the path and the order of summation of a row depend on (phase, weights, delta) alone:
+// bits do not change with the other rows, the segments' order or the number of threads. No allocation once
+// context.scratch has grown. Engine thread only.
 void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
             MatView<const float> x, MatView<float> y);
 

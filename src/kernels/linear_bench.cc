@@ -1,5 +1,6 @@
 // Figures of linear.h beside the machine's limits measured in the same run. One matrix of 4096 x 4096, rotated over
-// enough copies to leave every cache; CPU time of one thread. The vector target is DELTAFOLD_TARGET's:
+// enough copies to leave every cache; CPU time of one thread (DELTAFOLD_THREADS: of more). The vector target is
+// DELTAFOLD_TARGET's:
 //   DELTAFOLD_TARGET=avx2 kernels_bench --benchmark_filter=Linear --benchmark_repetitions=8
 //       --benchmark_enable_random_interleaving=true --benchmark_report_aggregates_only=true
 #include <benchmark/benchmark.h>
@@ -35,8 +36,14 @@ constexpr size_t kCopies = 16;    // x 32 MB of bf16 = 512 MB
 constexpr size_t kVariants = 64;  // x 2 MB of signs
 constexpr size_t kMaxRows = 256;
 
+// CPU time counts one thread alone: with more, read the column of real time.
+size_t Threads() {
+  const char* text = std::getenv("DELTAFOLD_THREADS");
+  return text == nullptr ? 1 : std::max<size_t>(1, std::strtoul(text, nullptr, 10));
+}
+
 struct World {
-  World() : context(1), store(1) {
+  World() : context(Threads()), store(1) {
     weight = store.Random(DType::kBf16, {kSize, kSize}, -0.1F, 0.1F);
     for (size_t i = 0; i < kCopies; ++i) {
       bases.emplace_back();
@@ -125,11 +132,26 @@ void LinearDecodeBase(benchmark::State& state) {
 }
 BENCHMARK(LinearDecodeBase)->Arg(1)->Arg(2)->Arg(4)->Arg(8)->Arg(16)->Arg(32);
 
-void LinearDecodeVariants(benchmark::State& state) {
+// Every row a variant of its own; by `kernel`.
+void DecodeVariants(benchmark::State& state, SignKernel kernel) {
   const auto n = static_cast<size_t>(state.range(0));
+  TheWorld().context.options = {.sign_kernel = kernel};
   RunLinear(state, Phase::kDecode, n, n);
+  TheWorld().context.options = {};
 }
-BENCHMARK(LinearDecodeVariants)->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+BENCHMARK_CAPTURE(DecodeVariants, exact, SignKernel::kExact)->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+BENCHMARK_CAPTURE(DecodeVariants, lut, SignKernel::kLookup)->Arg(1)->Arg(2)->Arg(4)->Arg(8);
+
+// All rows of one variant: where its signs are better folded.
+void DecodeOneVariant(benchmark::State& state, KernelOptions options) {
+  TheWorld().context.options = options;
+  RunLinear(state, Phase::kDecode, static_cast<size_t>(state.range(0)), 1);
+  TheWorld().context.options = {};
+}
+constexpr KernelOptions kFixedExact = {.sign_kernel = SignKernel::kExact};
+constexpr KernelOptions kFixedLookup = {.sign_kernel = SignKernel::kLookup};
+BENCHMARK_CAPTURE(DecodeOneVariant, exact, kFixedExact)->Arg(4)->Arg(6)->Arg(8)->Arg(12);
+BENCHMARK_CAPTURE(DecodeOneVariant, lut, kFixedLookup)->Arg(4)->Arg(6)->Arg(8)->Arg(12);
 
 void LinearDecodeLora(benchmark::State& state) { RunLinear(state, Phase::kDecode, 1, 0, &TheWorld().lora); }
 BENCHMARK(LinearDecodeLora);
@@ -142,7 +164,7 @@ BENCHMARK(LinearPrefillBase)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
 void LinearPrefillVariant(benchmark::State& state) {
   RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 1);
 }
-BENCHMARK(LinearPrefillVariant)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
+BENCHMARK(LinearPrefillVariant)->Arg(4)->Arg(8)->Arg(12)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
 
 void LinearPrefillLora(benchmark::State& state) {
   RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 0, &TheWorld().lora);

@@ -2,6 +2,7 @@
 #ifndef DELTAFOLD_KERNELS_LINEAR_FIXTURE_H_
 #define DELTAFOLD_KERNELS_LINEAR_FIXTURE_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <list>
@@ -210,6 +211,41 @@ class ExactLinear {
   const TensorView* bias_;
   const LinearDelta* delta_;
 };
+
+// linear.h's bounds, per unit of magnitude and in absolute terms.
+inline double LinearBound(size_t d_in, size_t rank) {
+  return (512.0 + static_cast<double>((d_in + 31) / 32 + rank + 8)) * 0x1.0p-24;
+}
+
+// How far 14-bit tables may be off beside that, for one output of one row. An outlier is left in: it only makes q
+// larger.
+inline double LookupBound(const LinearDelta& delta, size_t out, const float* x) {
+  double bound = 0;
+  for (const SignPlane& plane : delta.planes) {
+    const double scale = std::abs(plane.scale * (plane.row_scale ? FloatAt(*plane.row_scale, out) : 1.0F));
+    for (size_t begin = 0; begin < delta.d_in; begin += 512) {
+      const size_t end = std::min(delta.d_in, begin + 512);
+      double largest = 0;
+      for (size_t quad = begin; quad < end; quad += 4) {
+        double sum = 0;
+        for (size_t k = quad; k < std::min(end, quad + 4); ++k) {
+          sum += std::abs(x[k] * (plane.col_scale ? FloatAt(*plane.col_scale, k) : 1.0F));
+        }
+        largest = std::max(largest, sum);
+      }
+      bound += scale * static_cast<double>((end - begin + 7) / 8 * 2) * 0.5 * largest / 8191;
+    }
+  }
+  return bound * 1.001 * (delta.gain_row ? std::abs(FloatAt(*delta.gain_row, out)) : 1.0);
+}
+
+inline size_t MostRank(const LinearDelta* delta) {
+  size_t rank = 0;
+  if (delta != nullptr) {
+    for (const LowRank& pair : delta->low_rank) rank = std::max(rank, pair.a.shape[0]);
+  }
+  return rank;
+}
 
 inline Mat<float> RandomRows(TensorStore& store, size_t n, size_t d_in) {
   Mat<float> x(n, d_in);

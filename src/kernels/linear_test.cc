@@ -17,7 +17,9 @@ namespace {
 
 // A base layer with some variants of it, stored and packed.
 struct Family {
-  Family(size_t d_out, size_t d_in, DType dtype, bool with_bias, uint64_t seed) : store(seed), context(1), threads(2) {
+  Family(size_t d_out, size_t d_in, DType dtype, bool with_bias, uint64_t seed,
+         const KernelOptions& options = {.sign_kernel = SignKernel::kExact, .batch_invariant = false})
+      : store(seed), context(1, options), threads(2, options) {
     weight = store.Random(dtype, {d_out, d_in}, -0.1F, 0.1F);
     base.weight = PackWeight(context, weight);
     if (!with_bias) return;
@@ -58,28 +60,16 @@ struct Family {
   std::vector<std::unique_ptr<PackedDelta>> packed;
 };
 
-size_t MostRank(const LinearDelta* delta) {
-  size_t rank = 0;
-  if (delta != nullptr) {
-    for (const LowRank& pair : delta->low_rank) rank = std::max(rank, pair.a.shape[0]);
-  }
-  return rank;
-}
-
-// The bound that linear.h promises, per unit of magnitude.
-double Bound(size_t d_in, size_t rank) {
-  return (512.0 + static_cast<double>((d_in + 511) / 512 + rank + 8)) * 0x1.0p-24;
-}
-
 void ExpectNear(const Family& family, int variant, MatView<const float> x, MatView<const float> y,
-                const std::vector<ExactValue>& exact, const std::string& what) {
+                const std::vector<ExactValue>& exact, const std::string& what, bool by_lookup = false) {
   const LinearDelta* delta = variant < 0 ? nullptr : family.stored[static_cast<size_t>(variant)].get();
-  const double bound = Bound(x.cols, MostRank(delta));
+  const double bound = LinearBound(x.cols, MostRank(delta));
   const size_t d_out = exact.size() / x.rows;
   for (size_t row = 0; row < x.rows; ++row) {
     for (size_t out = 0; out < d_out; ++out) {
       const ExactValue& want = exact[row * d_out + out];
-      ASSERT_LE(std::abs(y.Row(row)[out] - want.value), bound * want.magnitude + 1e-30)
+      const double lookup = by_lookup && delta != nullptr ? LookupBound(*delta, out, x.Row(row)) : 0;
+      ASSERT_LE(std::abs(y.Row(row)[out] - want.value), bound * want.magnitude + lookup + 1e-30)
           << what << " variant " << variant << " row " << row << " output " << out << " want " << want.value;
     }
   }
@@ -272,6 +262,105 @@ TEST(Linear, AsksForNoMoreMemoryAfterTheFirstCall) {
   EXPECT_EQ(context.scratch.bytes(), bytes);
 }
 
+// --- 14-bit tables
+
+TEST(Linear, LookupSignsAreWithinTheirBound) {
+  const KernelOptions lookup = {.sign_kernel = SignKernel::kLookup, .batch_invariant = true};
+  for (const Size size : {Size{1, 1}, Size{31, 7}, Size{72, 63}, Size{257, 96}, Size{65, 513}, Size{40, 4104}}) {
+    Family family(size.d_out, size.d_in, DType::kBf16, true, size.d_in + 2, lookup);
+    family.Add({.planes = 1, .row_scale = true});
+    family.Add({.planes = 1, .row_scale = true, .col_scale = true});
+    family.Add({.planes = 2, .row_scale = true, .ranks = {3}, .gain = true});
+    family.Add({.planes = 2, .col_scale = true, .raw = true});
+    TensorStore store(16);
+    Mat<float> x = RandomRows(store, 5, size.d_in);
+    x.Row(1)[size.d_in / 2] = 1000;
+    std::fill_n(x.Row(2), size.d_in, 0.0F);
+    x.Row(3)[0] = -3e6F;
+    for (int variant = 0; variant < 4; ++variant) {
+      const std::vector<ExactValue> exact = family.Exact(variant)(x.view());
+      OnEveryTarget([&](const std::string& target) {
+        Mat<float> y(5, size.d_out);
+        const LinearSegment segment = {.begin = 0, .end = 5, .delta = family.Packed(variant)};
+        Linear(family.threads, family.base, {&segment, 1}, x.view(), y.view());
+        ExpectNear(family, variant, x.view(), y.view(), exact, Describe(family, target, Phase::kDecode), true);
+      });
+    }
+  }
+}
+
+// Error of the variant's part alone, relative to that part without the outlier's contribution.
+double LookupError(Family& family, const Mat<float>& x, size_t outlier) {
+  Mat<float> y(x.rows(), family.MaxOut());
+  const LinearSegment segment = {.begin = 0, .end = x.rows(), .delta = family.Packed(0)};
+  Linear(family.context, family.base, {&segment, 1}, x.view(), y.view());
+  const std::vector<ExactValue> exact = family.Exact(0)(x.view());
+  Mat<float> rest(x.rows(), x.cols());
+  for (size_t row = 0; row < x.rows(); ++row) {
+    std::copy_n(x.Row(row), x.cols(), rest.Row(row));
+    if (outlier < x.cols()) rest.Row(row)[outlier] = 0;
+  }
+  const std::vector<ExactValue> part = family.Exact(0)(rest.view());
+  double error = 0, norm = 0;
+  for (size_t row = 0; row < x.rows(); ++row) {
+    for (size_t out = 0; out < family.MaxOut(); ++out) {
+      error += std::pow(y.Row(row)[out] - exact[row * family.MaxOut() + out].value, 2);
+      norm += std::pow(part[row * family.MaxOut() + out].value, 2);
+    }
+  }
+  return std::sqrt(error / norm);
+}
+
+TEST(Linear, LookupErrorIsOneThousandthOfTheVariantsPartAndOneHundredthBesideAnOutlier) {
+  const KernelOptions lookup = {.sign_kernel = SignKernel::kLookup, .batch_invariant = true};
+  Family family(64, 4096, DType::kBf16, false, 17, lookup);
+  std::fill_n(family.base.weight.tiles.data(), family.base.weight.tiles.size(), uint8_t{0});
+  std::fill_n(const_cast<uint8_t*>(family.weight.bytes.data()), family.weight.bytes.size(), uint8_t{0});
+  family.Add({.planes = 1, .row_scale = true});
+  TensorStore store(18);
+  Mat<float> x = RandomRows(store, 3, 4096);
+  for (size_t i = 0; i < 3 * 4096; ++i) {  // about normal
+    for (int more = 0; more < 7; ++more) x.Row(0)[i] += store.Uniform(-1.0F, 1.0F);
+  }
+  OnEveryTarget([&](const std::string& target) { EXPECT_LE(LookupError(family, x, SIZE_MAX), 1e-3) << target; });
+  for (size_t row = 0; row < 3; ++row) x.Row(row)[777] = 1630;  // 1000 times the rms
+  OnEveryTarget([&](const std::string& target) { EXPECT_LE(LookupError(family, x, 777), 1e-2) << target; });
+}
+
+TEST(Linear, StaysWithinTheBoundsWhateverPathItChooses) {
+  Family family(97, 530, DType::kBf16, true, 19, {.batch_invariant = false});
+  family.Add({.planes = 1, .row_scale = true});
+  family.Add({.planes = 2, .row_scale = true, .col_scale = true, .ranks = {5}, .gain = true});
+  family.Add(120, {.ranks = {2}, .rows = {1, 96, 97, 98, 119}});
+  family.Add({.planes = 1, .raw = true});
+  TensorStore store(20);
+  OnEveryTarget([&](const std::string& target) {
+    for (int round = 0; round < (target == "scalar" ? 1 : 12); ++round) {
+      std::vector<LinearSegment> segments;
+      std::vector<int> variants;
+      size_t n = 0;
+      for (int variant = -1; variant < 4; ++variant) {
+        for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+          const size_t rows = store.Draw() % 9;
+          segments.push_back({.begin = n, .end = n + rows, .phase = phase, .delta = family.Packed(variant)});
+          variants.push_back(variant);
+          n += rows;
+        }
+      }
+      const Mat<float> x = RandomRows(store, n, 530);
+      Mat<float> y(n, family.MaxOut());
+      Linear(round % 2 == 0 ? family.context : family.threads, family.base, segments, x.view(), y.view());
+      for (size_t i = 0; i < segments.size(); ++i) {
+        const size_t begin = segments[i].begin, end = segments[i].end;
+        if (begin == end) continue;
+        const MatView<const float> rows(x.Row(begin), end - begin, 530);
+        ExpectNear(family, variants[i], rows, y.Rows(begin, end), family.Exact(variants[i])(rows),
+                   target + " segment " + std::to_string(i), true);
+      }
+    }
+  });
+}
+
 // --- batch invariance: bits, not bounds
 
 struct Placed {
@@ -313,8 +402,8 @@ std::vector<LinearSegment> SegmentsOf(const Family& family, const std::vector<Pl
   return segments;
 }
 
-TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
-  Family family(97, 530, DType::kBf16, true, 13);
+void ExpectTheSameBitsInAnyBatch(const KernelOptions& options) {
+  Family family(97, 530, DType::kBf16, true, 13, options);
   family.Add({.planes = 1, .row_scale = true});
   family.Add({.planes = 1, .row_scale = true, .col_scale = true});
   family.Add({.planes = 2, .row_scale = true, .ranks = {5}, .gain = true});
@@ -325,7 +414,7 @@ TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
   TensorStore store(7);
   const Mat<float> inputs = RandomRows(store, kInputs, 530);
   std::list<KernelContext> contexts;
-  for (size_t n_threads = 1; n_threads <= 3; ++n_threads) contexts.emplace_back(n_threads);
+  for (size_t n_threads = 1; n_threads <= 3; ++n_threads) contexts.emplace_back(n_threads, options);
   OnEveryTarget([&](const std::string& target) {
     for (int round = 0; round < (target == "scalar" ? 2 : 24); ++round) {
       const std::vector<Placed> batch = RandomBatch(store, family, kInputs);
@@ -344,8 +433,14 @@ TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
   });
 }
 
+TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
+  ExpectTheSameBitsInAnyBatch({.sign_kernel = SignKernel::kAuto, .batch_invariant = true});
+  ExpectTheSameBitsInAnyBatch({.sign_kernel = SignKernel::kExact, .batch_invariant = true});
+  ExpectTheSameBitsInAnyBatch({.sign_kernel = SignKernel::kLookup, .batch_invariant = true});
+}
+
 TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
-  Family family(64, 300, DType::kF16, false, 14);
+  Family family(64, 300, DType::kF16, false, 14, {.batch_invariant = true});
   family.Add({.planes = 1, .row_scale = true, .ranks = {4}});
   TensorStore store(8);
   const size_t n = 600;

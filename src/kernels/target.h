@@ -5,6 +5,7 @@
 //
 // Order of summation: every output row of every kernel is a function of that row's inputs, its phase and the weight
 // alone, never of how many rows, segments or threads there are. That makes logits bit-identical alone and in any batch.
+// The one exception is Linear without KernelOptions::batch_invariant.
 #ifndef DELTAFOLD_KERNELS_TARGET_H_
 #define DELTAFOLD_KERNELS_TARGET_H_
 

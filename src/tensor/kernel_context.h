@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "base/thread_pool.h"
 #include "tensor/mat.h"
@@ -32,11 +33,24 @@ class Scratch {
   std::array<Buffer<unsigned char>, kSlots> buffers_;
 };
 
+// How decode rows are multiplied by a variant's signs: exactly, or by 14-bit tables, whose error is about 4e-4 of the
+// variant's own part (kernels/linear.h has the bounds).
+enum class SignKernel : uint8_t { kAuto, kExact, kLookup };
+
+struct KernelOptions {
+  SignKernel sign_kernel = SignKernel::kAuto;
+  // Fixes one path a phase and weight: bits of a row do not depend on the rows beside it. Without it a call may choose
+  // by cost from what it is given: programs ask for that, code that compares answers does not.
+  bool batch_invariant = true;
+};
+
 struct KernelContext {
-  explicit KernelContext(size_t n_threads) : pool(n_threads) {}
+  explicit KernelContext(size_t n_threads, const KernelOptions& kernel_options = {})
+      : pool(n_threads), options(kernel_options) {}
 
   ThreadPool pool;
   Scratch scratch;  // slots are allotted in kernels/scratch_slots.h
+  KernelOptions options;
 };
 
 }  // namespace df

@@ -2,13 +2,13 @@
 // woven in.
 //
 //   for 512 columns (a sign block)
-//     for 64 columns (a base block; 128 on 16 lanes)
-//       both tiles:      weights of the block x every group of rows; fetches the tile's next block meanwhile
-//       an equal share of the sign block's items, octet after octet; fetches the bits wanted next
+//     for 32 columns (a base block; 128 on 16 lanes)
+//       both tiles:      weights of the block x every group of rows
+//       an equal share of the sign block's items, octet after octet
 //
-// Weaving is for memory: it is asked for weights as evenly as it can deliver them, though signs take time in which no
-// weights are used. A share of signs is shorter (some 100 cycles a variant) than what is then still under way. Two
-// tiles take turns for the same reason: two streams, and each is a whole block ahead.
+// Weaving is for memory, which has to be asked for weights as evenly as it can deliver them: while base and signs
+// compute on what is in cache, each of them fetches a share of both tiles' next blocks, a line every few cycles.
+// Whoever fetched in bursts, or left out the time of the signs, would find memory idle.
 #if defined(DELTAFOLD_KERNELS_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAFOLD_KERNELS_CPU_DECODE_INL_H_
 #undef DELTAFOLD_KERNELS_CPU_DECODE_INL_H_
@@ -34,22 +34,39 @@ struct UnitSums {
   float* signs = nullptr;  // [items of the set][kUnitRows], not yet scaled
 };
 
-// One block of columns of one tile, all rows of the set.
-inline void MultiplyBlock(const LinearSet& set, size_t tile, size_t pair, float* sums) {
-  const PackedWeight& weight = *set.weight;
+// Where one block of columns of one tile lies, and the block to be fetched meanwhile.
+struct WeightBlock {
+  const uint8_t* weights = nullptr;
+  size_t n_pairs = 0;
+  size_t bytes = 0;
+  const uint8_t* ahead = nullptr;  // `bytes` of them
+};
+
+inline WeightBlock BlockAt(const PackedWeight& weight, size_t tile, size_t pair) {
   const size_t pair_bytes = 2 * kTileRows * DTypeBytes(weight.dtype);
   const size_t n_pairs = (weight.d_in + 1) / 2;
-  const size_t n = std::min(kBlockColumns / 2, n_pairs - pair);
-  const uint8_t* block = weight.tiles.data() + tile * weight.tile_bytes() + pair * pair_bytes;
+  const uint8_t* tile_begin = weight.tiles.data() + tile * weight.tile_bytes();
+  WeightBlock block;
+  block.weights = tile_begin + pair * pair_bytes;
+  block.n_pairs = std::min(kBlockColumns / 2, n_pairs - pair);
+  block.bytes = block.n_pairs * pair_bytes;
   // The same tile's next block, or the first one of the tile that takes its place in the next unit.
-  const uint8_t* ahead = pair + n < n_pairs ? block + n * pair_bytes : block - pair * pair_bytes;
-  if (pair + n == n_pairs && tile + kUnitTiles < weight.n_tiles()) ahead += kUnitTiles * weight.tile_bytes();
-  const size_t share = n * pair_bytes / set.groups.size();
-  const BlockProductFn* products = TileProductsOf(weight.dtype).stream;
+  const bool is_last = pair + block.n_pairs == n_pairs;
+  const size_t next_tile = tile + kUnitTiles < weight.n_tiles() ? kUnitTiles * weight.tile_bytes() : 0;
+  block.ahead = is_last ? tile_begin + next_tile : block.weights + block.bytes;
+  return block;
+}
+
+// One block times all rows of the set; fetches the first `ahead_bytes` of what is ahead.
+inline void MultiplyBlock(const LinearSet& set, const WeightBlock& block, size_t first_column, size_t ahead_bytes,
+                          float* sums) {
+  const BlockProductFn* products = TileProductsOf(set.weight->dtype).stream;
+  const size_t share = ahead_bytes / set.groups.size();
+  const uint8_t* ahead = block.ahead;
   for (const RowGroup& group : set.groups) {
-    products[group.size - 1]({.weights = block,
-                              .n_pairs = n,
-                              .x = group.x + 2 * pair * group.size,
+    products[group.size - 1]({.weights = block.weights,
+                              .n_pairs = block.n_pairs,
+                              .x = group.x + first_column * group.size,
                               .sums = sums + group.position * kUnitRows,
                               .stride = kUnitRows,
                               .ahead = ahead,
@@ -71,15 +88,19 @@ class SignBlock {
     done_ = 0;
   }
 
-  // Goes on until `part` of `n_parts` of the block's octets of all items are done.
-  void Reach(size_t part, size_t n_parts, float* sums) {
-    const size_t end = set_.items.size() * size_ * part / n_parts;
+  // Octets still to do until `part` of `n_parts` of the block's are done, all items counted.
+  size_t LeftUntil(size_t part, size_t n_parts) const { return set_.items.size() * size_ * part / n_parts - done_; }
+
+  // Does the next n octets; fetches n lines of weights meanwhile.
+  void Advance(size_t n_all, const uint8_t* weights_ahead, float* sums) {
+    const size_t end = done_ + n_all;
     while (done_ < end) {
       const size_t item = done_ / size_;
       const size_t octet = done_ % size_;
       const size_t n = std::min(size_ - octet, end - done_);
       done_ += n;
-      if (first_tile_ < set_.items[item].n_tiles) AddOctets(item, octet, n, sums + item * kUnitRows);
+      if (first_tile_ < set_.items[item].n_tiles) AddOctets(item, octet, n, weights_ahead, sums + item * kUnitRows);
+      weights_ahead += n * 64;
     }
   }
 
@@ -88,7 +109,7 @@ class SignBlock {
     return item.plane->bits.data() + (first_tile_ * n_octets_ + first_octet_ + octet) * kTileRows;
   }
 
-  void AddOctets(size_t index, size_t octet, size_t n, float* sums) {
+  void AddOctets(size_t index, size_t octet, size_t n, const uint8_t* weights_ahead, float* sums) {
     const SignItem& item = set_.items[index];
     const uint8_t* block = item.tables + first_octet_ / kSignBlockOctets * kSignTableBytes<Signs>;
     // What is wanted after these: the rest of the item, the next item, or the first item's next block.
@@ -100,7 +121,8 @@ class SignBlock {
                      .n_octets = n,
                      .tables = block + Signs::kBlockBytes + octet * Signs::kOctetBytes,
                      .block = block,
-                     .ahead = Bits(next, next_octet)};
+                     .ahead = Bits(next, next_octet),
+                     .weights_ahead = weights_ahead};
     Signs::Add(args, state_);
     if (!is_last) return;
     args.bits = Bits(item, 0);
@@ -129,25 +151,38 @@ inline void AddSigns(const SignItem& item, size_t first_tile, const float* signs
   }
 }
 
+// Columns [first, first + n) of one sign block.
+template <class Signs>
+inline void DecodeSignBlock(const LinearSet& set, size_t first_tile, size_t first, size_t n, SignBlock<Signs>& signs,
+                            const UnitSums& sums) {
+  const size_t last_tile = std::min(first_tile + kUnitTiles, set.weight->n_tiles());
+  const size_t n_blocks = (n + kBlockColumns - 1) / kBlockColumns;
+  signs.Start(first / kOctet);
+  for (size_t i = 0; i < n_blocks; ++i) {
+    const size_t column = first + i * kBlockColumns;
+    const size_t n_octets = signs.LeftUntil(i + 1, n_blocks);
+    // The signs fetch the end of the last tile's block: a line an octet is about their share of the time.
+    const uint8_t* signs_ahead = set.weight->tiles.data();  // where only signs are left: a line that does no harm
+    for (size_t tile = first_tile; tile < last_tile; ++tile) {
+      const WeightBlock block = BlockAt(*set.weight, tile, column / 2);
+      const size_t left = tile + 1 == last_tile ? std::min(block.bytes, n_octets * 64) : 0;
+      MultiplyBlock(set, block, column, block.bytes - left, sums.base + (tile - first_tile) * kTileRows);
+      signs_ahead = block.ahead + block.bytes - left;
+    }
+    signs.Advance(n_octets, signs_ahead, sums.signs);
+  }
+}
+
 template <class Signs>
 inline void DecodeUnit(const LinearPlan& plan, const LinearSet& set, size_t unit, const UnitSums& sums) {
   const size_t first_tile = unit * kUnitTiles;
   if (first_tile * kTileRows >= set.d_out) return;
   std::fill_n(sums.base, set.rows.size() * kUnitRows, 0.0F);
   std::fill_n(sums.signs, set.items.size() * kUnitRows, 0.0F);
-  const size_t last_tile = std::min(first_tile + kUnitTiles, set.weight->n_tiles());
   typename Signs::State state;
   SignBlock<Signs> signs(plan, set, first_tile, state);
   for (size_t k = 0; k < plan.d_in; k += kSignBlockColumns) {
-    const size_t n_columns = std::min(kSignBlockColumns, plan.d_in - k);
-    const size_t n_blocks = (n_columns + kBlockColumns - 1) / kBlockColumns;
-    signs.Start(k / kOctet);
-    for (size_t block = 0; block < n_blocks; ++block) {
-      for (size_t tile = first_tile; tile < last_tile; ++tile) {
-        MultiplyBlock(set, tile, (k + block * kBlockColumns) / 2, sums.base + (tile - first_tile) * kTileRows);
-      }
-      signs.Reach(block + 1, n_blocks, sums.signs);
-    }
+    DecodeSignBlock(set, first_tile, k, std::min(kSignBlockColumns, plan.d_in - k), signs, sums);
   }
   for (size_t i = 0; i < set.items.size(); ++i) {
     AddSigns(set.items[i], first_tile, sums.signs + i * kUnitRows, sums.base + set.items[i].position * kUnitRows);

@@ -27,13 +27,20 @@ struct Sizes {
   size_t low_rank_floats = 0;
 };
 
-Sizes Measure(std::span<const LinearSegment> segments) {
+// The phase whose path the segment's rows take.
+Phase PathOf(const LinearSegment& segment, const PlanOptions& options) {
+  const size_t n = RowsOf(segment);
+  if (segment.phase == Phase::kPrefill) return n <= options.max_unfolded_rows ? Phase::kDecode : Phase::kPrefill;
+  return HasPlanes(segment) && n >= options.min_fold_rows ? Phase::kPrefill : Phase::kDecode;
+}
+
+Sizes Measure(std::span<const LinearSegment> segments, const PlanOptions& options) {
   Sizes sizes;
   for (const LinearSegment& segment : segments) {
     const size_t n = RowsOf(segment);
     sizes.n_rows += n;
     if (segment.delta == nullptr) continue;
-    if (HasPlanes(segment) && segment.phase == Phase::kDecode) {
+    if (HasPlanes(segment) && PathOf(segment, options) == Phase::kDecode) {
       sizes.n_tables += n * TableCount(*segment.delta);
       sizes.n_items += n * segment.delta->planes.size();
     }
@@ -59,7 +66,7 @@ struct Array {
 class Builder {
  public:
   Builder(KernelContext& context, const PlanOptions& options, LinearPlan& plan, std::span<const LinearSegment> segments)
-      : options_(options), plan_(plan), segments_(segments), sizes_(Measure(segments)) {
+      : options_(options), plan_(plan), segments_(segments), sizes_(Measure(segments, options)) {
     Allocate(context);
   }
 
@@ -70,7 +77,7 @@ class Builder {
     max_group_ = options_.max_prefill_group;
     AddPlainPrefillSets();
     for (const LinearSegment& segment : segments_) {
-      if (segment.phase == Phase::kPrefill && (HasPlanes(segment) || HasRaw(segment))) AddOwnPrefillSets(segment);
+      if (Path(segment) == Phase::kPrefill && (HasPlanes(segment) || HasRaw(segment))) AddOwnPrefillSets(segment);
     }
     plan_.decode = sets_.all().first(n_decode);
     plan_.prefill = sets_.From(n_decode);
@@ -82,6 +89,8 @@ class Builder {
   }
 
  private:
+  Phase Path(const LinearSegment& segment) const { return PathOf(segment, options_); }
+
   void Allocate(KernelContext& context) {
     const size_t n = sizes_.n_rows;  // every set, run and group has a row at least
     const size_t bytes = n * (sizeof(LinearSet) + sizeof(LinearRun) + sizeof(RowGroup) + 2 * sizeof(size_t)) +
@@ -111,11 +120,11 @@ class Builder {
   void AddDecodeSets() {
     Open(plan_.base->weight, nullptr);
     for (const LinearSegment& segment : segments_) {
-      if (segment.phase == Phase::kDecode && !HasRaw(segment)) AddRun(segment, segment.begin, RowsOf(segment));
+      if (Path(segment) == Phase::kDecode && !HasRaw(segment)) AddRun(segment, segment.begin, RowsOf(segment));
     }
     Close();
     for (const LinearSegment& segment : segments_) {
-      if (segment.phase != Phase::kDecode || !HasRaw(segment)) continue;
+      if (Path(segment) != Phase::kDecode || !HasRaw(segment)) continue;
       Open(*segment.delta->raw, nullptr);
       AddRun(segment, segment.begin, RowsOf(segment));
       Close();
@@ -124,8 +133,8 @@ class Builder {
 
   // Rows that see the plain base: one stream, cut into equal sets.
   void AddPlainPrefillSets() {
-    const auto plain = [](const LinearSegment& segment) {
-      return segment.phase == Phase::kPrefill && !HasPlanes(segment) && !HasRaw(segment);
+    const auto plain = [this](const LinearSegment& segment) {
+      return Path(segment) == Phase::kPrefill && !HasPlanes(segment) && !HasRaw(segment);
     };
     size_t n = 0;
     for (const LinearSegment& segment : segments_) n += plain(segment) ? RowsOf(segment) : 0;
@@ -180,7 +189,7 @@ class Builder {
     run.d_out = segment.delta != nullptr ? segment.delta->d_out : plan_.base->weight.d_out;
     for (size_t i = 0; i < n_rows; ++i) rows_.Add(first_row + i);
     open_.d_out = std::max(open_.d_out, run.d_out);
-    if (HasPlanes(segment) && segment.phase == Phase::kDecode) AddSigns(run);
+    if (HasPlanes(segment) && Path(segment) == Phase::kDecode) AddSigns(run);
     run.low_rank = low_rank_memory_;
     const LinearRun& stored = runs_.Add(run);
     if (segment.delta != nullptr) AddLowRank(stored);
@@ -260,14 +269,13 @@ class Builder {
 
 }  // namespace
 
-LinearPlan MakePlan(KernelContext& context, const PlanOptions& options, const LinearWeight& base,
-                    std::span<const LinearSegment> segments, MatView<const float> x, MatView<float> y) {
+LinearPlan MakePlan(KernelContext& context, const PlanOptions& options, const LinearCall& call) {
   LinearPlan plan;
-  plan.x = x;
-  plan.y = y;
-  plan.base = &base;
-  plan.d_in = base.weight.d_in;
-  Builder(context, options, plan, segments).Build();
+  plan.x = call.x;
+  plan.y = call.y;
+  plan.base = call.base;
+  plan.d_in = call.base->weight.d_in;
+  Builder(context, options, plan, call.segments).Build();
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #define DELTAFOLD_KERNELS_CPU_LINEAR_PLAN_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kernels/linear.h"
@@ -26,6 +27,18 @@ struct PlanOptions {
   size_t max_prefill_group = 1;  // and on panels
   size_t octet_bytes = 64;       // sign tables: of 8 columns, and of a block beside those (sign_tables-inl.h)
   size_t block_bytes = 64;
+  // Rows of a segment from which on its decode rows take the path of prefill, and up to which its prefill rows take
+  // that of decode.
+  size_t min_fold_rows = SIZE_MAX;
+  size_t max_unfolded_rows = 0;
+};
+
+// What Linear was called with.
+struct LinearCall {
+  const LinearWeight* base = nullptr;
+  std::span<const LinearSegment> segments;
+  MatView<const float> x;
+  MatView<float> y;
 };
 
 struct LinearRun {
@@ -103,8 +116,7 @@ constexpr size_t GroupBegin(size_t n, size_t n_groups, size_t i) { return n * i 
 constexpr size_t PaddedRank(size_t rank) { return (rank + 1) / 2 * 2; }
 
 // The plan's arrays lie in context.scratch until the next call.
-LinearPlan MakePlan(KernelContext& context, const PlanOptions& options, const LinearWeight& base,
-                    std::span<const LinearSegment> segments, MatView<const float> x, MatView<float> y);
+LinearPlan MakePlan(KernelContext& context, const PlanOptions& options, const LinearCall& call);
 
 }  // namespace df::kernels::cpu
 

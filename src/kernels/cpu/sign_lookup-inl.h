@@ -158,7 +158,7 @@ struct LookupSigns {
       for (size_t i = 0; i < 4; ++i) sums[v][i] = hn::Load(d16, memory[v][i]);
     }
     for (size_t octet = 0; octet < args.n_octets; ++octet, table += kOctetBytes) {
-      if (kPrefetch) PrefetchBits(args, octet);
+      if (kPrefetch) PrefetchNext(args, octet);
       ByteVec low[kShared], high[kShared];
       DF_UNROLL
       for (size_t v = 0; v < kShared; ++v) {

@@ -59,7 +59,7 @@ struct PermuteSigns {
     const uint8_t* line = args.bits;
     const auto* table = reinterpret_cast<const float*>(args.tables);
     for (size_t octet = 0; octet < args.n_octets; ++octet, line += kTileRows, table += 32) {
-      PrefetchBits(args, octet);
+      PrefetchNext(args, octet);
       const auto lower = hn::LoadU(half, reinterpret_cast<const uint32_t*>(line));
       const UintVec bits =
           hn::Combine(du, hn::LoadU(half, reinterpret_cast<const uint32_t*>(line + args.next_tile)), lower);

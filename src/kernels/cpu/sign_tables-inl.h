@@ -20,7 +20,7 @@
 #define DELTAFOLD_KERNELS_CPU_SIGN_TABLES_INL_H_
 #endif
 
-#include "kernels/cpu/simd-inl.h"
+#include "kernels/cpu/block_product-inl.h"
 #include "kernels/packed.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,18 +36,21 @@ struct SignArgs {
   const uint8_t* bits = nullptr;  // R32 line of the first tile
   size_t next_tile = 0;           // bytes to the same line of the second tile; 0 = there is none, its sums are void
   size_t n_octets = 0;
-  const uint8_t* tables = nullptr;  // of the first octet
-  const uint8_t* block = nullptr;   // the block's tables from their start (Finish)
-  const uint8_t* ahead = nullptr;   // bits that will be wanted next, in both tiles
+  const uint8_t* tables = nullptr;         // of the first octet
+  const uint8_t* block = nullptr;          // the block's tables from their start (Finish)
+  const uint8_t* ahead = nullptr;          // bits that will be wanted next, in both tiles
+  const uint8_t* weights_ahead = nullptr;  // base weights to fetch meanwhile, a line an octet
 };
 
 // Table bytes of a whole block.
 template <class Signs>
 inline constexpr size_t kSignTableBytes = Signs::kBlockBytes + kSignBlockOctets * Signs::kOctetBytes;
 
-// Fetches the lines of the bits ahead, one every octet: two lines hold two octets of both tiles.
-HWY_INLINE void PrefetchBits(const SignArgs& args, size_t octet) {
+// Fetches what is wanted next: of the bits a line every octet (two lines hold two octets of both tiles), of the weights
+// one as well.
+HWY_INLINE void PrefetchNext(const SignArgs& args, size_t octet) {
   __builtin_prefetch(args.ahead + octet * kTileRows + (octet % 2 != 0 ? args.next_tile - kTileRows : 0), 0, 3);
+  __builtin_prefetch(args.weights_ahead + octet * 64, 0, kPrefetchAheadLevel);
 }
 
 // Where bit `bit` of a lane's number is set: +x, else -x. The lanes are numbered from `first_lane` on.
