@@ -335,7 +335,7 @@ TEST(Linear, StaysWithinTheBoundsWhateverPathItChooses) {
   family.Add({.planes = 1, .raw = true});
   TensorStore store(20);
   OnEveryTarget([&](const std::string& target) {
-    for (int round = 0; round < (target == "scalar" ? 1 : 12); ++round) {
+    for (int round = 0; round < (target == "scalar" ? 1 : 5); ++round) {
       std::vector<LinearSegment> segments;
       std::vector<int> variants;
       size_t n = 0;
