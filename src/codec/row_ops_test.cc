@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -26,6 +27,11 @@ void OnEveryTarget(const Body& body) {
     body();
   }
   ASSERT_TRUE(kernels::SetTarget("auto").ok());
+}
+
+bool HaveSameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  const auto same = [](float x, float y) { return std::bit_cast<uint32_t>(x) == std::bit_cast<uint32_t>(y); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
 }
 
 // Every remainder of 8, 16 and 32, and lengths of real rows.
@@ -76,7 +82,7 @@ TEST(RowOps, EveryTargetHasTheReferencesDifferences) {
           std::vector<float> expected(n), got(n);
           row_ops::ref::Difference({"w", b.view, a.view}, 0, expected);
           row_ops::Difference({"w", b.view, a.view}, 0, got);
-          ASSERT_EQ(std::memcmp(got.data(), expected.data(), n * sizeof(float)), 0) << n;
+          ASSERT_TRUE(HaveSameBits(got, expected)) << n;
         }
       }
     }
@@ -113,7 +119,7 @@ TEST(RowOps, EveryTargetHasTheReferencesSigns) {
       row_ops::SubtractSigns(got.data(), -0.2F, col_scale, left);
       row_ops::ref::SubtractSigns(got.data(), 0.3F, expected_left);
       row_ops::ref::SubtractSigns(got.data(), -0.2F, col_scale, expected_left);
-      ASSERT_EQ(std::memcmp(left.data(), expected_left.data(), n * sizeof(float)), 0) << n;
+      ASSERT_TRUE(HaveSameBits(left, expected_left)) << n;
     }
   });
 }

@@ -49,7 +49,8 @@ inline constexpr size_t kSignTableBytes = Signs::kBlockBytes + kSignBlockOctets 
 // Fetches what is wanted next: of the bits a line every octet (two lines hold two octets of both tiles), of the weights
 // one as well.
 HWY_INLINE void PrefetchNext(const SignArgs& args, size_t octet) {
-  __builtin_prefetch(args.ahead + octet * kTileRows + (octet % 2 != 0 ? args.next_tile - kTileRows : 0), 0, 3);
+  const size_t line = (octet - octet % 2) * kTileRows + (octet % 2 != 0 ? args.next_tile : 0);
+  __builtin_prefetch(args.ahead + line, 0, 3);
   __builtin_prefetch(args.weights_ahead + octet * 64, 0, kPrefetchAheadLevel);
 }
 
