@@ -22,7 +22,8 @@ typedef enum dft_code {
   DFT_RESOURCE_EXHAUSTED = 3,
   DFT_DEADLINE_EXCEEDED = 4,
   DFT_UNSUPPORTED = 5,
-  DFT_PANIC = 6
+  DFT_PANIC = 6,
+  DFT_UNAVAILABLE = 7
 } dft_code;
 
 typedef struct dft_buffer {

@@ -11,6 +11,8 @@ pub enum Code {
     DeadlineExceeded = 4,
     Unsupported = 5,
     Panic = 6,
+    /// The machine cannot do it now: no fault of the input.
+    Unavailable = 7,
 }
 
 #[derive(Clone, Debug)]

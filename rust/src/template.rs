@@ -91,7 +91,7 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T
             .name("df-template".into())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, guarded)
-            .map_err(|e| Failure::new(Code::ResourceExhausted, format!("no thread to render on: {e}")))?;
+            .map_err(|e| Failure::new(Code::Unavailable, format!("no thread to render on: {e}")))?;
         thread.join().unwrap_or_else(|p| Err(crate::panic_failure(p)))
     })
 }

@@ -11,6 +11,7 @@ Status RustStatus(dft_code code, const RustBuffer& error) {
     case DFT_RESOURCE_EXHAUSTED: return ResourceExhausted(message);
     case DFT_DEADLINE_EXCEEDED: return DeadlineExceeded(message);
     case DFT_UNSUPPORTED: return Unsupported(message);
+    case DFT_UNAVAILABLE: return Unavailable(message);
     // The libraries behind the border panic on input that they do not expect: the file is at fault, not the process.
     case DFT_PANIC: return Corrupt("the text library stopped: " + message);
   }

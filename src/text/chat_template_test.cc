@@ -1,8 +1,11 @@
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -234,6 +237,22 @@ TEST(ChatTemplate, DeeplyNestedValuesAndSourcesDoNotExhaustTheStack) {
     if (compiled.ok()) (void)(*compiled)->Render(Json::array());
     EXPECT_LT(std::clock() - start, 30 * CLOCKS_PER_SEC) << source.substr(0, 20);
   }
+}
+
+// Leaves this process a megabyte of address space more than it has, exits with the code of a rendering's status.
+[[noreturn]] void ExitWithRenderingWithoutSpace(const ChatTemplate& compiled) {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = (rlim_t{pages} << 12) + (rlim_t{1} << 20);
+  const rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(99);
+  std::_Exit(static_cast<int>(compiled.Render(Json::array()).status().code()));
+}
+
+TEST(ChatTemplate, AMachineWithoutRoomForTheStackIsNoFaultOfTheMessages) {
+  const auto compiled = CompileTestTemplate("hi");
+  EXPECT_EXIT(ExitWithRenderingWithoutSpace(*compiled),
+              ::testing::ExitedWithCode(static_cast<int>(StatusCode::kUnavailable)), "");
 }
 
 TEST(ChatTemplate, CapsTheOutput) {
