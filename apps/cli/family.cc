@@ -43,6 +43,7 @@ void AddFamilyOptions(const Command& command, FamilyOptions& options) {
   command.Option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
       .ShowDefault();
   command.Option("--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own").ShowDefault();
+  AddKernelOptions(command, options.kernels);
 }
 
 void AddSamplingOptions(const Command& command, SamplingOptions& options) {
@@ -69,7 +70,8 @@ Result<std::unique_ptr<Engine>> StartEngine(const FamilyOptions& options, const 
   return Engine::Create(family.base.weights, {.n_threads = options.n_threads,
                                               .max_num_seqs = 1,
                                               .max_model_len = options.max_model_len,
-                                              .kv_dtype = kv_dtype});
+                                              .kv_dtype = kv_dtype,
+                                              .kernels = options.kernels});
 }
 
 SamplingParams SamplingFor(const Variant& variant, const SamplingOptions& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "cli/kernel_arguments.h"
 #include "engine/engine.h"
 #include "engine/session.h"
 #include "store/registry.h"
@@ -21,6 +22,7 @@ struct FamilyOptions {
   size_t n_threads = 0;
   std::string kv_cache_dtype = "auto";
   size_t max_model_len = 0;
+  KernelOptions kernels = kDefaultKernelOptions;
 };
 
 struct SamplingOptions {

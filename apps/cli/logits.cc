@@ -6,6 +6,7 @@
 
 #include "base/atomic_file.h"
 #include "cli/command.h"
+#include "cli/kernel_arguments.h"
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "format/safetensors.h"
@@ -25,6 +26,8 @@ struct LogitsOptions {
   std::string kv_cache_dtype = "f32";
   size_t n_threads = 0;
   size_t n_greedy = 0;
+  // Compared with other implementations: exact signs unless asked otherwise.
+  KernelOptions kernels = {.sign_kernel = SignKernel::kExact, .batch_invariant = false};
 };
 
 // Numbers between brackets, commas and white space.
@@ -150,7 +153,7 @@ Status RunLogits(const LogitsOptions& options) {
   if (options.path != "prefill" && options.path != "decode") {
     return InvalidArgument("--path must be prefill or decode, got \"" + options.path + "\"");
   }
-  KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
+  KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads, options.kernels);
   DF_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
   DF_ASSIGN_OR_RETURN(const std::string directory, ResolveModelDirectory(options.model));
   DF_ASSIGN_OR_RETURN(const auto checkpoint, FromFiles(Checkpoint::Open(directory)));
@@ -189,6 +192,7 @@ void AddLogits(const Command& app) {
   command.Option("--path", options->path, "prefill (all at once) or decode (one by one)").ShowDefault();
   command.Option("--kv-cache-dtype", options->kv_cache_dtype, "f32, bf16 or auto").ShowDefault();
   command.Option("--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs").ShowDefault();
+  AddKernelOptions(command, options->kernels);
   command.Option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]");
   command.Option("--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids").TypeName("N");
   command.Footer(

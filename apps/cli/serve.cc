@@ -94,6 +94,7 @@ Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, c
                                               .max_model_len = options.max_model_len,
                                               .max_queued_requests = options.max_queued_requests,
                                               .kv_dtype = kv_dtype,
+                                              .kernels = options.kernels,
                                               .kv_cache_bytes = options.kv_cache_bytes});
 }
 

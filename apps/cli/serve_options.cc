@@ -82,8 +82,7 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
   command.Option("--threads", options.n_threads, "Threads for kernels; 0 = all usable CPUs")
       .Env("DELTAFOLD_THREADS")
       .ShowDefault();
-  command.Switch("--batch-invariant", options.batch_invariant,
-                 "Answers do not depend on what else runs. Accepted for its name: always on in this version");
+  AddKernelOptions(command, options.kernels);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "cli/flags.h"
+#include "cli/kernel_arguments.h"
 
 namespace df::cli {
 
@@ -29,7 +30,8 @@ struct ServeOptions {
   size_t n_threads = 0;
   int64_t shutdown_timeout_s = 30;
   std::string log_level = "info";
-  bool enable_lora = true, batch_invariant = true;  // accepted: what they ask for always holds
+  KernelOptions kernels = kDefaultKernelOptions;
+  bool enable_lora = true;  // accepted: what it asks for always holds
 };
 
 void AddServeOptions(const Command& command, ServeOptions& options);

@@ -12,6 +12,7 @@
 #include "engine/request.h"
 #include "model/weights.h"
 #include "tensor/dtype.h"
+#include "tensor/kernel_context.h"
 
 namespace df {
 
@@ -22,6 +23,7 @@ struct EngineOptions {
   size_t max_model_len = 0;             // 0 = the base's max positions, less if the KV cache cannot hold them
   size_t max_queued_requests = 1024;    // beyond: kResourceExhausted
   DType kv_dtype = DType::kBf16;
+  KernelOptions kernels = {};
   uint64_t kv_cache_bytes = 0;  // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
 };
 
@@ -31,6 +33,9 @@ struct EngineStats {
   uint64_t kv_blocks_used = 0, kv_blocks_total = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0, steps = 0;
   uint64_t weight_bytes = 0, kv_bytes = 0, activation_bytes = 0;
+  // What all steps together had to move and compute at least (kernels/cost.h), and how long they took: set beside the
+  // machine's limits, the share of them that is reached.
+  double step_bytes = 0, step_flops = 0, step_seconds = 0;
 };
 
 // "--kv-cache-dtype": "auto" (bf16 for bf16 checkpoints, else f32), "bf16" or "f32"; kInvalidArgument otherwise.

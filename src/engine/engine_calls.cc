@@ -46,7 +46,7 @@ EngineLoop::EngineLoop(std::shared_ptr<const BaseWeights> base, const EngineOpti
       options_(options),
       seed_(seed),
       inbox_(options.max_queued_requests),
-      context_(options.n_threads),
+      context_(options.n_threads, options.kernels),
       kv_pool_(base_->config, {.dtype = options.kv_dtype, .n_blocks = NumBlocks(base_->config, options)}),
       decoder_(base_),
       blocks_(kv_pool_.n_blocks()),

@@ -20,7 +20,8 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         deltas = compress_family(binary, Path(directory))
         lifecycle = tests_of(LifecycleTests(binary, deltas))
-        with Server(binary, deltas, "--api-key", KEY) as server:
+        # Answers alone and in company are compared bit for bit.
+        with Server(binary, deltas, "--api-key", KEY, "--batch-invariant") as server:
             tests = tests_of(ClientTests(server)) + tests_of(HostileTests(server)) + lifecycle
             return run_tests(tests, parts)
 

@@ -192,7 +192,8 @@ inline void DecodeUnit(const LinearPlan& plan, const LinearSet& set, size_t unit
            {.first = first_tile * kTileRows,
             .n = kUnitRows,
             .sums = sums.base + run.position * kUnitRows,
-            .stride = kUnitRows});
+            .stride = kUnitRows,
+            .tile_stride = kTileRows});
   }
 }
 

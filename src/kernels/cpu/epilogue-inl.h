@@ -15,12 +15,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
 
-// Outputs [first, first + n), first a multiple of 32, n 32 or 64: sums[i] belongs to row i of the run.
+// Outputs [first, first + n), whole tiles from a multiple of 32 on. Row i of the run has its sums of tile t at
+// sums + i * stride + t * tile_stride.
 struct OutputBlock {
   size_t first = 0;
   size_t n = 0;
   float* sums = nullptr;
   size_t stride = 0;
+  size_t tile_stride = 0;
+
+  float* Tile(size_t row, size_t t) const { return sums + row * stride + t * tile_stride; }
 };
 
 inline void ReplaceRows(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block) {
@@ -35,7 +39,8 @@ inline void ReplaceRows(const LinearPlan& plan, const LinearRun& run, const Outp
       float dots[kDotRows];
       Dots(rows.values, i, i + n, plan.x.Row(run.first_row + row), dots);
       for (size_t j = 0; j < n; ++j) {
-        block.sums[row * block.stride + static_cast<size_t>(rows.index[i + j]) - block.first] = dots[j];
+        const size_t output = static_cast<size_t>(rows.index[i + j]) - block.first;
+        block.Tile(row, output / kTileRows)[output % kTileRows] = dots[j];
       }
     }
   }
@@ -56,7 +61,7 @@ inline void AddLowRank(const LinearRun& run, const OutputBlock& block) {
         products[size - 1]({.weights = pair.b.tiles.data() + tile * pair.b.tile_bytes(),
                             .n_pairs = padded / 2,
                             .x = t + first * padded,
-                            .sums = block.sums + first * block.stride + tile * kTileRows - block.first,
+                            .sums = block.Tile(first, tile - block.first / kTileRows),
                             .stride = block.stride});
       }
     }
@@ -64,6 +69,7 @@ inline void AddLowRank(const LinearRun& run, const OutputBlock& block) {
   }
 }
 
+// All tiles of a row in one go: rows of y lie far apart, and a page or a cache set that is left has to be found again.
 inline void ScaleAndStore(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block) {
   const PackedDelta* delta = run.delta();
   const size_t n = std::min(block.n, run.d_out - block.first);
@@ -71,12 +77,15 @@ inline void ScaleAndStore(const LinearPlan& plan, const LinearRun& run, const Ou
   const size_t n_bias = bias.size() > block.first ? std::min(n, bias.size() - block.first) : 0;
   const float* gain = delta != nullptr && !delta->gain_row.empty() ? delta->gain_row.data() + block.first : nullptr;
   for (size_t row = 0; row < run.n_rows; ++row) {
-    const float* sums = block.sums + row * block.stride;
     float* y = plan.y.Row(run.first_row + row) + block.first;
-    if (gain != nullptr) {
-      for (size_t i = 0; i < n; ++i) y[i] = sums[i] * gain[i];
-    } else {
-      std::copy_n(sums, n, y);
+    for (size_t begin = 0; begin < n; begin += kTileRows) {
+      const float* sums = block.Tile(row, begin / kTileRows);
+      const size_t end = std::min(n, begin + kTileRows);
+      if (gain != nullptr) {
+        for (size_t i = begin; i < end; ++i) y[i] = sums[i - begin] * gain[i];
+      } else {
+        std::copy_n(sums, end - begin, y + begin);
+      }
     }
     for (size_t i = 0; i < n_bias; ++i) y[i] += bias[block.first + i];
   }

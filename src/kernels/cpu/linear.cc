@@ -103,14 +103,13 @@ void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, si
       }
     }
   }
-  for (size_t tile = begin; tile < end; ++tile) {
-    for (const LinearRun& run : set.runs) {
-      Finish(plan, run,
-             {.first = tile * kTileRows,
-              .n = kTileRows,
-              .sums = sums + (tile - begin) * tile_sums + run.position * kTileRows,
-              .stride = kTileRows});
-    }
+  for (const LinearRun& run : set.runs) {
+    Finish(plan, run,
+           {.first = begin * kTileRows,
+            .n = (end - begin) * kTileRows,
+            .sums = sums + run.position * kTileRows,
+            .stride = kTileRows,
+            .tile_stride = tile_sums});
   }
 }
 

@@ -1,0 +1,17 @@
+// Flags about how kernels compute: the same words wherever a command runs a model.
+#ifndef DELTAFOLD_CLI_KERNEL_ARGUMENTS_H_
+#define DELTAFOLD_CLI_KERNEL_ARGUMENTS_H_
+
+#include "cli/flags.h"
+#include "tensor/kernel_context.h"
+
+namespace df::cli {
+
+// Programs choose paths by cost unless told otherwise.
+inline constexpr KernelOptions kDefaultKernelOptions = {.batch_invariant = false};
+
+void AddKernelOptions(const Command& command, KernelOptions& options);
+
+}  // namespace df::cli
+
+#endif  // DELTAFOLD_CLI_KERNEL_ARGUMENTS_H_
