@@ -2,9 +2,10 @@
 //
 //   out_i = sum_j softmax_j(scale * q_i . k_j) v_j,   j in [max(0, i - window + 1), i]
 //
-// Order of summation over the context depends on the query's absolute position alone (fixed spans of 64 tokens from
-// position 0, online softmax), in prefill as in decode: how a prefill is chunked, the batch's other rows and the
-// threads change no bit. Scratch does not grow with the context. Cost: see cost_attention.h.
+// Order of summation over the context depends on the query's absolute position alone, in prefill as in decode: parts of
+// 256 tokens from position 0, each by online softmax over spans of 64, merged in order. How a prefill is chunked, the
+// batch's other rows and the threads change no bit. Scratch grows with the context by one row of sums a head and part,
+// for sequences with one query in the batch. Cost: see cost_attention.h.
 #ifndef DELTAFOLD_KERNELS_ATTENTION_H_
 #define DELTAFOLD_KERNELS_ATTENTION_H_
 
@@ -20,7 +21,14 @@ namespace df::kernels {
 
 inline constexpr size_t kKvBlockTokens = 16;
 
-// The key and value pools of one layer: [n_blocks][n_kv_heads][16][head_dim] of `dtype` (kF32 or kBf16) each.
+// A long context of one query is shared among threads by such parts: 128 KB of keys and values at a head_dim of 128 in
+// bf16 (8 us) outweigh the merging of its state, and 2048 tokens of one key head already occupy 8 threads.
+inline constexpr size_t kAttentionPartTokens = 256;
+
+// The key and value pools of one layer, of `dtype` (kF32 or kBf16): [n_blocks][n_kv_heads] blocks of 16 tokens each.
+//   values       [16][head_dim]
+//   keys, bf16   [head_dim / 2][16][2]   a vector lane is a token and holds a pair of dimensions, as in P32 (packed.h)
+//   keys, f32    [head_dim / 2][2][16]
 struct KvLayerView {
   DType dtype = DType::kF32;
   void* keys = nullptr;

@@ -133,11 +133,12 @@ Exact ExactAttention(const World& world, const Sequence& s, size_t position, siz
   return exact;
 }
 
-// A score is off by at most (head_dim/2 + 4) eps * sum|qk|, hence a weight by twice that (top included) relatively,
-// plus 4 eps of exp; the two sums over the context add at most (64 + context/64 + 8) eps: spans are 64 long.
+// A score is off by at most (head_dim + 4) eps * sum|qk|, hence a weight by twice that (top included) relatively, plus
+// 4 eps of exp; the two sums over the context add at most (64 + context/64 + 8) eps: spans are 64 long, each with one
+// rescaling, and a part of 4 spans with two more.
 double Tolerance(const World& world, const Exact& exact, size_t context_tokens) {
   const double eps = 0x1.0p-24;
-  const double score = (static_cast<double>(world.g.head_dim) / 2 + 4) * exact.max_score_size;
+  const double score = (static_cast<double>(world.g.head_dim) + 4) * exact.max_score_size;
   const double sums = 2 * (72 + static_cast<double>(context_tokens) / 64 * 2);
   return eps * exact.max_value * (4 * score + 8 + sums);
 }
@@ -314,9 +315,15 @@ TEST(WriteKv, RoundsToBf16AsTheScalarConversionDoes) {
     }
     KernelContext context(1);
     world.Step(context, 0, 0, 16);
-    const auto* stored = reinterpret_cast<const Bf16*>(world.keys.data()) +
-                         static_cast<size_t>(s.blocks[0]) * kKvBlockTokens * g.head_dim;
-    for (size_t i = 0; i < 16 * g.head_dim; ++i) EXPECT_EQ(stored[i].bits, ToBf16(s.k.Row(0)[i]).bits) << target;
+    const size_t block = static_cast<size_t>(s.blocks[0]) * kKvBlockTokens * g.head_dim;
+    const Bf16* keys = reinterpret_cast<const Bf16*>(world.keys.data()) + block;
+    const Bf16* values = reinterpret_cast<const Bf16*>(world.values.data()) + block;
+    for (size_t token = 0; token < 16; ++token) {
+      for (size_t dim = 0; dim < g.head_dim; ++dim) {
+        EXPECT_EQ(keys[(dim / 2 * 16 + token) * 2 + dim % 2].bits, ToBf16(s.k.Row(token)[dim]).bits) << target;
+        EXPECT_EQ(values[token * g.head_dim + dim].bits, ToBf16(s.v.Row(token)[dim]).bits) << target;
+      }
+    }
   }
   ASSERT_TRUE(SetTarget("auto").ok());
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "kernels/cpu/dot_bytes.h"
 #include "kernels/cpu/limits.h"
 #include "kernels/target.h"
 
@@ -10,6 +11,17 @@ namespace {
 
 // These have no scalar form, so nothing asks which target is meant before Highway would choose one by itself.
 void ChooseTarget() { (void)IsScalarTarget(); }
+
+// Every thread does all of `body`; returns the work of all.
+double OnEveryThread(KernelContext& context, double (*body)(size_t n_steps), size_t n_steps) {
+  ChooseTarget();
+  const size_t n_threads = context.pool.n_threads();
+  std::atomic<double> work = 0;
+  context.pool.ParallelFor(n_threads, 1, [&](size_t begin, size_t end, size_t) {
+    for (size_t i = begin; i < end; ++i) work.fetch_add(body(n_steps), std::memory_order_relaxed);
+  });
+  return work;
+}
 
 }  // namespace
 
@@ -22,15 +34,10 @@ uint64_t ReadMemory(KernelContext& context, Bytes memory) {
   return digest;
 }
 
-double MultiplyAdd(KernelContext& context, size_t n_steps) {
-  ChooseTarget();
-  const size_t n_threads = context.pool.n_threads();
-  double flops = 0;
-  context.pool.ParallelFor(n_threads, 1, [&](size_t, size_t, size_t thread) {
-    const double done = cpu::MultiplyAdd(n_steps);
-    if (thread == 0) flops = done * static_cast<double>(n_threads);
-  });
-  return flops;
+double MultiplyAdd(KernelContext& context, size_t n_steps) { return OnEveryThread(context, cpu::MultiplyAdd, n_steps); }
+double ShuffleBytes(KernelContext& context, size_t n_steps) {
+  return OnEveryThread(context, cpu::ShuffleBytes, n_steps);
 }
+double DotBytes(KernelContext& context, size_t n_steps) { return OnEveryThread(context, cpu::DotBytes, n_steps); }
 
 }  // namespace df::kernels

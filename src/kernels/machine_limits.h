@@ -11,8 +11,9 @@ struct MachineLimits {
   double flops_per_second = 0;       // f32 fused multiply-add in registers counts 2; of the current vector target
 };
 
-// Best of a few rounds in CPU time, about half a second and 512 MB for its duration. For benchmarks, not for serving.
-// Not for the scalar target, which has no limit of its own.
+// Best of a few rounds in the caller's CPU time (which passes while it works or waits for the other threads, not while
+// another process has its core), about half a second and 512 MB for its duration. For benchmarks, not for serving. Not
+// for the scalar target, which has no limit of its own.
 MachineLimits MeasureMachineLimits(KernelContext& context);
 
 }  // namespace df::kernels

@@ -11,9 +11,9 @@ void RmsNorm(KernelContext& context, std::span<const NormSegment> segments, floa
   (IsScalarTarget() ? ref::RmsNorm : cpu::RmsNorm)(context, segments, eps, x, out);
 }
 
-void RmsNormHeads(KernelContext& context, std::span<const NormSegment> segments, float eps, size_t head_dim,
-                  MatView<float> x) {
-  (IsScalarTarget() ? ref::RmsNormHeads : cpu::RmsNormHeads)(context, segments, eps, head_dim, x);
+void AddRmsNorm(KernelContext& context, std::span<const NormSegment> segments, float eps, MatView<const float> added,
+                MatView<float> x, MatView<float> out) {
+  (IsScalarTarget() ? ref::AddRmsNorm : cpu::AddRmsNorm)(context, segments, eps, added, x, out);
 }
 
 void AddTo(KernelContext& context, MatView<const float> x, MatView<float> y) {

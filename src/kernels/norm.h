@@ -1,4 +1,4 @@
-// RMSNorm: out = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019), by rows or by heads.
+// RMSNorm: out = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019), by rows. By heads: see rope.h.
 #ifndef DELTAFOLD_KERNELS_NORM_H_
 #define DELTAFOLD_KERNELS_NORM_H_
 
@@ -20,9 +20,10 @@ struct NormSegment {
 void RmsNorm(KernelContext& context, std::span<const NormSegment> segments, float eps, MatView<const float> x,
              MatView<float> out);
 
-// In place over every head of x [n, n_heads * head_dim]; weight [head_dim] (Qwen3's q_norm and k_norm).
-void RmsNormHeads(KernelContext& context, std::span<const NormSegment> segments, float eps, size_t head_dim,
-                  MatView<float> x);
+// x += added, then the norm of x, while it is in the first cache: the bits of AddTo and RmsNorm. `added`, x and out [n,
+// d] are three matrices; segments as in RmsNorm, rows outside stay untouched.
+void AddRmsNorm(KernelContext& context, std::span<const NormSegment> segments, float eps, MatView<const float> added,
+                MatView<float> x, MatView<float> out);
 
 // y += x, both [n, d].
 void AddTo(KernelContext& context, MatView<const float> x, MatView<float> y);

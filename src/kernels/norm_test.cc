@@ -96,19 +96,25 @@ TEST(RmsNorm, OfZerosIsZero) {
   ASSERT_TRUE(SetTarget("auto").ok());
 }
 
-TEST(RmsNormHeads, NormsEveryHeadByItself) {
+TEST(AddRmsNorm, GivesTheBitsOfAddToAndRmsNorm) {
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
-    KernelContext context(2);
-    for (const size_t head_dim : {18U, 64U, 80U, 128U}) {
-      const Mat<float> x = RandomMat(3, 4 * head_dim, head_dim);
-      const Mat<float> weight = RandomMat(1, head_dim, 5);
-      Mat<float> out = Copy(x);
-      const NormSegment all = {.begin = 0, .end = 3, .weight = weight.Row(0)};
-      RmsNormHeads(context, {&all, 1}, 1e-6F, head_dim, out.view());
-      for (size_t head = 0; head < 12; ++head) {
-        const size_t at = head * head_dim;
-        ExpectNormed(x.Row(0) + at, weight.Row(0), out.Row(0) + at, head_dim, 1e-6F, target);
+    for (const size_t d : {1U, 18U, 64U, 1027U}) {
+      const Mat<float> added = RandomMat(30, d, 5);
+      const Mat<float> weight = RandomMat(1, d, 6);
+      const NormSegment segments[] = {{.begin = 0, .end = 10, .weight = weight.Row(0)},
+                                      {.begin = 11, .end = 30, .weight = weight.Row(0)}};
+      Mat<float> expected_x = RandomMat(30, d, 7), expected(30, d);
+      Mat<float> x = Copy(expected_x), out(30, d);
+      const Mat<float> before = Copy(x);
+      KernelContext one(1), three(3);
+      AddTo(one, added.view(), expected_x.view());
+      RmsNorm(one, segments, 1e-6F, expected_x.view(), expected.view());
+      AddRmsNorm(three, segments, 1e-6F, added.view(), x.view(), out.view());
+      EXPECT_TRUE(SameBits(out, expected)) << target << " d " << d;
+      for (size_t i = 0; i < d; ++i) {
+        EXPECT_EQ(x.Row(10)[i], before.Row(10)[i]) << "a row outside the segments was touched";
+        EXPECT_EQ(x.Row(29)[i], expected_x.Row(29)[i]);
       }
     }
   }

@@ -11,9 +11,8 @@ namespace df::kernels {
 
 void RopeAngles(KernelContext& context, std::span<const RopeSegment> segments, std::span<const int32_t> positions,
                 MatView<float> cos, MatView<float> sin) {
-  // Two calls of libm in f64 are some 40 ns: 128 pairs are worth waking a thread.
-  const size_t grain = std::max<size_t>(1, 128 / std::max<size_t>(1, cos.cols));
-  context.pool.ParallelFor(cos.rows, grain, [&](size_t begin, size_t end, size_t /*thread*/) {
+  // Two calls of libm in f64 are some 40 ns, the time of 400 bytes.
+  context.pool.ParallelFor(cos.rows, GrainFor(400 * cos.cols), [&](size_t begin, size_t end, size_t /*thread*/) {
     for (const RopeSegment& segment : segments) {
       for (size_t row = std::max(begin, segment.begin); row < std::min(end, segment.end); ++row) {
         const auto position = static_cast<float>(positions[row]);
@@ -27,8 +26,8 @@ void RopeAngles(KernelContext& context, std::span<const RopeSegment> segments, s
   });
 }
 
-void ApplyRope(KernelContext& context, MatView<const float> cos, MatView<const float> sin, MatView<float> x) {
-  (IsScalarTarget() ? ref::ApplyRope : cpu::ApplyRope)(context, cos, sin, x);
+void RotateHeads(KernelContext& context, const HeadRotation& rotation, MatView<float> x) {
+  (IsScalarTarget() ? ref::RotateHeads : cpu::RotateHeads)(context, rotation, x);
 }
 
 }  // namespace df::kernels

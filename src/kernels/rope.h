@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/norm.h"
 #include "tensor/kernel_context.h"
 #include "tensor/mat.h"
 
@@ -23,8 +24,15 @@ struct RopeSegment {
 void RopeAngles(KernelContext& context, std::span<const RopeSegment> segments, std::span<const int32_t> positions,
                 MatView<float> cos, MatView<float> sin);
 
-// Rotates every head of x [n, n_heads * head_dim] in place; head_dim = 2 * cos.cols.
-void ApplyRope(KernelContext& context, MatView<const float> cos, MatView<const float> sin, MatView<float> x);
+struct HeadRotation {
+  MatView<const float> cos;           // [n, head_dim / 2]
+  MatView<const float> sin;           // [n, head_dim / 2]
+  std::span<const NormSegment> norm;  // covering every row, weights [head_dim] (Qwen3's q_norm, k_norm); empty = none
+  float eps = 0.0F;                   // of the norm
+};
+
+// Every head of x [n, n_heads * head_dim] in place: RMSNorm where there is one, then the rotation.
+void RotateHeads(KernelContext& context, const HeadRotation& rotation, MatView<float> x);
 
 }  // namespace df::kernels
 

@@ -48,7 +48,7 @@ TEST(RopeAngles, AreTheCosineAndSineOfTheFloatProductUpToAMillion) {
   ASSERT_TRUE(SetTarget("auto").ok());
 }
 
-TEST(ApplyRope, TurnsEveryPairOfEveryHeadByItsAngle) {
+TEST(RotateHeads, TurnsEveryPairOfEveryHeadByItsAngle) {
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
     for (const size_t half : {1U, 9U, 16U, 32U, 40U, 64U, 128U}) {
@@ -62,7 +62,7 @@ TEST(ApplyRope, TurnsEveryPairOfEveryHeadByItsAngle) {
       RopeAngles(context, {&all, 1}, positions, cos.view(), sin.view());
       for (size_t i = 0; i < n_tokens * x.cols(); ++i) x.Row(0)[i] = static_cast<float>(RandomUnit(half, i) - 0.5);
       std::vector<float> before(x.Row(0), x.Row(0) + n_tokens * x.cols());
-      ApplyRope(context, cos.view(), sin.view(), x.view());
+      RotateHeads(context, {.cos = cos.view(), .sin = sin.view(), .norm = {}}, x.view());
       std::vector<float> single(x.Row(0), x.Row(0) + n_tokens * x.cols());
       for (size_t row = 0; row < n_tokens; ++row) {
         for (size_t at = 0; at < x.cols(); ++at) {
@@ -79,8 +79,50 @@ TEST(ApplyRope, TurnsEveryPairOfEveryHeadByItsAngle) {
       }
       std::memcpy(x.Row(0), before.data(), x.size_bytes());
       KernelContext three(3);
-      ApplyRope(three, cos.view(), sin.view(), x.view());
+      RotateHeads(three, {.cos = cos.view(), .sin = sin.view(), .norm = {}}, x.view());
       EXPECT_EQ(std::memcmp(x.Row(0), single.data(), x.size_bytes()), 0) << target;
+    }
+  }
+  ASSERT_TRUE(SetTarget("auto").ok());
+}
+
+// The rotation by nothing leaves the norm alone to be seen; then norm and rotation are one after the other.
+TEST(RotateHeads, NormsEveryHeadByItselfBeforeItTurnsIt) {
+  for (const std::string& target : AvailableTargets()) {
+    ASSERT_TRUE(SetTarget(target).ok());
+    for (const size_t half : {9U, 32U, 40U, 64U}) {
+      const size_t n_tokens = 5, n_heads = 4, head_dim = 2 * half;
+      Mat<float> ones(n_tokens, half), zeros(n_tokens, half), cos(n_tokens, half), sin(n_tokens, half);
+      Mat<float> weights(2, head_dim), x(n_tokens, n_heads * head_dim), turned(n_tokens, n_heads * head_dim);
+      for (size_t i = 0; i < n_tokens * half; ++i) {
+        ones.Row(0)[i] = 1;
+        cos.Row(0)[i] = static_cast<float>(std::cos(static_cast<double>(i)));
+        sin.Row(0)[i] = static_cast<float>(std::sin(static_cast<double>(i)));
+      }
+      for (size_t i = 0; i < 2 * head_dim; ++i) weights.Row(0)[i] = static_cast<float>(RandomUnit(1, i) * 2 - 1);
+      for (size_t i = 0; i < x.rows() * x.cols(); ++i) x.Row(0)[i] = static_cast<float>(RandomUnit(2, i) * 4 - 2);
+      const std::vector<float> before(x.Row(0), x.Row(0) + x.rows() * x.cols());
+      std::memcpy(turned.Row(0), x.Row(0), x.size_bytes());
+      const NormSegment norm[] = {{.begin = 0, .end = 2, .weight = weights.Row(0)},
+                                  {.begin = 2, .end = n_tokens, .weight = weights.Row(1)}};
+      KernelContext context(2);
+      RotateHeads(context, {.cos = ones.view(), .sin = zeros.view(), .norm = norm, .eps = 1e-6F}, x.view());
+      for (size_t head = 0; head < n_tokens * n_heads; ++head) {
+        const float* from = before.data() + head * head_dim;
+        double squares = 0;
+        for (size_t i = 0; i < head_dim; ++i) squares += double{from[i]} * double{from[i]};
+        const double inverse = 1 / std::sqrt(squares / static_cast<double>(head_dim) + 1e-6);
+        for (size_t i = 0; i < head_dim; ++i) {
+          const double expected = double{from[i]} * inverse * double{weights.Row(head / n_heads < 2 ? 0 : 1)[i]};
+          // As in norm_test.cc: half the error of the sum of squares, and five roundings after it.
+          ASSERT_NEAR(double{x.Row(0)[head * head_dim + i]}, expected,
+                      std::abs(expected) * 0x1.0p-24 * (static_cast<double>(head_dim) / 16 + 30))
+              << target << " half " << half;
+        }
+      }
+      RotateHeads(context, {.cos = cos.view(), .sin = sin.view(), .norm = {}}, x.view());
+      RotateHeads(context, {.cos = cos.view(), .sin = sin.view(), .norm = norm, .eps = 1e-6F}, turned.view());
+      EXPECT_EQ(std::memcmp(x.Row(0), turned.Row(0), x.size_bytes()), 0) << target << " half " << half;
     }
   }
   ASSERT_TRUE(SetTarget("auto").ok());

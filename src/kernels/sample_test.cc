@@ -181,6 +181,49 @@ TEST(Sample, DrawsFromTheDistributionTheContractStates) {
   ASSERT_TRUE(SetTarget("auto").ok());
 }
 
+// Draw by draw against the oracle, which sorts: the seeds are fixed, and a border within f32 rounding of a draw (one in
+// millions) would have been seen when they were chosen.
+TEST(Sample, DrawsTheVeryTokensOfTheOracle) {
+  const size_t vocab = 5003;
+  std::vector<std::vector<float>> rows = {
+      RandomLogits(vocab, 1, 8),         // peaked
+      RandomLogits(vocab, 2, 0.01),      // flat
+      std::vector<float>(vocab, -3.0F),  // all equal
+      RandomLogits(vocab, 3, 1e-6),      // ties and neighbours in f32
+      RandomLogits(vocab, 4, 1e30),      // one token has all the mass
+  };
+  rows.push_back(RandomLogits(vocab, 5, 4));  // quantised: every value many times, some masked
+  for (float& x : rows.back()) x = x > 2 ? -kInfinity : std::round(x);
+  const SampleRow kinds[] = {{.temperature = 1.0F},
+                             {.temperature = 1.0F, .top_p = 0.95F},
+                             {.temperature = 0.1F, .top_p = 0.5F},
+                             {.temperature = 20.0F, .top_p = 0.9999F},
+                             {.temperature = 1e-4F, .top_p = 0.01F},
+                             {.temperature = 1.0F, .top_k = 50, .top_p = 0.9F}};
+  std::vector<int32_t> expected;
+  for (const bool oracle : {true, false}) {
+    for (const std::string& target : AvailableTargets()) {
+      if ((target == "scalar") != oracle) continue;
+      ASSERT_TRUE(SetTarget(target).ok());
+      size_t at = 0;
+      for (const std::vector<float>& logits : rows) {
+        for (SampleRow kind : kinds) {
+          for (kind.draw = 0; kind.draw < 12; ++kind.draw, ++at) {
+            kind.seed = 99;
+            const int32_t token = SampleOne(logits, kind);
+            if (oracle) {
+              expected.push_back(token);
+            } else {
+              ASSERT_EQ(token, expected[at]) << target << " case " << at;
+            }
+          }
+        }
+      }
+    }
+  }
+  ASSERT_TRUE(SetTarget("auto").ok());
+}
+
 TEST(Sample, TopOneIsGreedyExceptAmongEquals) {
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());

@@ -32,7 +32,7 @@ class KvPool {
   DType dtype_;
   size_t n_blocks_, n_kv_heads_, head_dim_;
   size_t layer_bytes_;
-  Buffer<uint8_t> keys_, values_;  // [n_layers][n_blocks][n_kv_heads][16][head_dim]
+  Buffer<uint8_t> keys_, values_;  // [n_layers][n_blocks][n_kv_heads] blocks as in kernels/attention.h
 };
 
 }  // namespace df

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/activation.h"
+#include "kernels/cost_attention.h"
 #include "kernels/rope.h"
 
 namespace df {
@@ -23,6 +24,7 @@ struct LayerView {
       rows.linear.push_back({group.begin, group.end, group.phase, delta && !delta->IsBase() ? delta : nullptr});
     }
     kernels::Linear(context, base.layers[layer].linear[i], rows.linear, x, y);
+    rows.cost += kernels::LinearCost(base.layers[layer].linear[i], rows.linear);
   }
 
   std::span<const kernels::NormSegment> Norm(NormSlot slot) const {
@@ -35,7 +37,19 @@ struct LayerView {
     }
     return rows.norm;
   }
+
+  // Of the heads of q or k: none in most architectures.
+  std::span<const kernels::NormSegment> HeadNorm(NormSlot slot) const {
+    if (!base.config.qk_norm) return {};
+    return Norm(slot);
+  }
 };
+
+kernels::Cost AttentionCost(const StepRows& rows, const kernels::KvLayerView& kv,
+                            const kernels::AttentionOptions& options) {
+  const kernels::AttentionCost cost = kernels::CostOfAttention(rows.sequences, kv, options);
+  return {.bytes = cost.bytes + kernels::BytesOfWriteKv(rows.sequences, kv), .flops = cost.flops};
+}
 
 }  // namespace
 
@@ -49,21 +63,17 @@ void DecoderLayer(KernelContext& context, const BaseWeights& base, size_t layer,
   weights.Project(LinearSlot::kQ, act.normed, act.q);
   weights.Project(LinearSlot::kK, act.normed, act.k);
   weights.Project(LinearSlot::kV, act.normed, act.v);
-  if (config.qk_norm) {
-    kernels::RmsNormHeads(context, weights.Norm(NormSlot::kQuery), eps, config.head_dim, act.q);
-    kernels::RmsNormHeads(context, weights.Norm(NormSlot::kKey), eps, config.head_dim, act.k);
-  }
-  kernels::ApplyRope(context, act.cos, act.sin, act.q);
-  kernels::ApplyRope(context, act.cos, act.sin, act.k);
+  kernels::RotateHeads(context, {act.cos, act.sin, weights.HeadNorm(NormSlot::kQuery), eps}, act.q);
+  kernels::RotateHeads(context, {act.cos, act.sin, weights.HeadNorm(NormSlot::kKey), eps}, act.k);
   kernels::WriteKv(context, rows.sequences, act.k, act.v, kv);
   const kernels::AttentionOptions attention = {.n_heads = config.n_heads,
                                                .scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim)),
                                                .window = config.window[layer]};
   kernels::Attention(context, rows.sequences, act.q, kv, attention, act.attended);
+  rows.cost += AttentionCost(rows, kv, attention);
   weights.Project(LinearSlot::kO, act.attended, act.projected);
-  kernels::AddTo(context, act.projected, act.x);
 
-  kernels::RmsNorm(context, weights.Norm(NormSlot::kFeedForward), eps, act.x, act.normed);
+  kernels::AddRmsNorm(context, weights.Norm(NormSlot::kFeedForward), eps, act.projected, act.x, act.normed);
   weights.Project(LinearSlot::kGate, act.normed, act.gate);
   weights.Project(LinearSlot::kUp, act.normed, act.up);
   kernels::SiluMul(context, act.gate, act.up, act.gate);

@@ -1,8 +1,11 @@
-// Inner loops of attention over one KV block of 16 tokens: staging of keys (transposed) and values in f32, scores, and
-// the weighted sum of values. Included once a vector target.
+// Inner loops of attention over one span of 64 tokens, straight from the pool: scores (a lane is a token) and the
+// weighted sum of values (a lane is a dimension). Included once a vector target.
 //
-// Every row is computed alike whatever group it is in: a score is two chains over even and odd dimensions, an output
-// element one chain over the tokens. Row groups only decide how often a staged vector is loaded.
+// Every row is computed alike whatever tile it is in: a score is one chain over the dimensions, an output element one
+// chain over the tokens. Tiles of rows only decide how often a loaded vector is used.
+//
+// A word of the pool in bf16 is a pair: two dimensions of a key, or of a value. One load, a shift and a mask give two
+// vectors of f32, which hides behind the memory's pace in decode. For many rows keys are widened once (StageKeys).
 #if defined(DELTAFOLD_KERNELS_CPU_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAFOLD_KERNELS_CPU_ATTENTION_TILE_INL_H_
 #undef DELTAFOLD_KERNELS_CPU_ATTENTION_TILE_INL_H_
@@ -10,227 +13,235 @@
 #define DELTAFOLD_KERNELS_CPU_ATTENTION_TILE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "base/float16.h"
 #include "hwy/highway.h"
-#include "kernels/attention.h"
+#include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
 static_assert(kKvBlockTokens % kLanes == 0, "a block of tokens is whole vectors");
 
-// Accumulators of the inner loops: what leaves room for operands in 32 (AVX-512) or 16 registers.
-#if HWY_TARGET == HWY_AVX3
-inline constexpr size_t kScoreRows = 8;
-inline constexpr size_t kAccumulators = 16;
+#if HWY_COMPILER_CLANG
+#define DF_UNROLL_BY_TWO _Pragma("clang loop unroll_count(2)")
 #else
-inline constexpr size_t kScoreRows = 4;
-inline constexpr size_t kAccumulators = 8;
+#define DF_UNROLL_BY_TWO _Pragma("GCC unroll 2")
 #endif
 
-// Asks for memory that will be needed soon, a few lines at a time between other work: all at once would fill the queue
-// of outstanding loads.
-struct Prefetcher {
-  const uint8_t* at = nullptr;
-  size_t n_lines = 0;
-  size_t n_per_step = 0;
+// Rows of a tile at most. 6 x 2 accumulators, two operands, a broadcast and a mask are 16 registers; with 32 registers
+// 6 x 4 leave as many to spare. Per two dimensions 14 loads serve 24 multiply-adds.
+inline constexpr size_t kTileRowsMax = 6;
+// Rows from which keys are widened once for all tiles: five operations a vector then save four in each tile but one.
+inline constexpr size_t kStagedRows = 2 * kTileRowsMax + 1;
+inline constexpr bool kManyRegisters = HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM;
 
-  // A null `from` asks for nothing.
-  HWY_INLINE Prefetcher(const void* from, size_t n_bytes, size_t n_steps)
-      : at(static_cast<const uint8_t*>(from)),
-        n_lines(from == nullptr ? 0 : (n_bytes + kAlignment - 1) / kAlignment),
-        n_per_step((n_lines + n_steps) / (n_steps + 1) + 1) {}
-
-  HWY_INLINE void Step() {
-    const size_t n = n_lines < n_per_step ? n_lines : n_per_step;
-    for (size_t i = 0; i < n; ++i) __builtin_prefetch(at + i * kAlignment, 0, 2);
-    at += n * kAlignment;
-    n_lines -= n;
-  }
-};
-
-// Lane 4b + l = word l of token 4b: the first of the four vectors of a 4 x (lanes) transposition.
-HWY_INLINE UintVec LoadTokenWords(UintTag d, const uint32_t* HWY_RESTRICT from, size_t stride) {
-  const auto even = hn::LoadDup128(d, from);
-  if (kLanes == 4) return even;
-  const auto low = hn::OddEvenBlocks(hn::LoadDup128(d, from + 4 * stride), even);
-  if (kLanes == 8) return low;
-  const auto high = hn::OddEvenBlocks(hn::LoadDup128(d, from + 12 * stride), hn::LoadDup128(d, from + 8 * stride));
-  return hn::ConcatUpperLower(d, high, low);
+// Vectors of tokens that a tile of scores spans, and pairs of vectors of dimensions that a tile of outputs spans: at
+// least 8 chains where registers allow (two units times a latency of 4).
+constexpr size_t ScoreVectors(size_t n_rows) { return kManyRegisters || n_rows <= 2 ? 4 : 2; }
+constexpr size_t ValuePairs(size_t n_rows) {
+  if (kManyRegisters) return n_rows <= 3 ? 4 : 2;
+  return n_rows == 1 ? 4 : n_rows <= 3 ? 2 : 1;
 }
 
-// Stores 4 words of `Lanes` tokens as words x tokens; Store(word, vector) takes each.
-template <class StoreWord>
-HWY_INLINE void TransposeWords(UintTag d, const uint32_t* HWY_RESTRICT from, size_t stride, const StoreWord& store) {
-  const auto v0 = LoadTokenWords(d, from, stride);
-  const auto v1 = LoadTokenWords(d, from + stride, stride);
-  const auto v2 = LoadTokenWords(d, from + 2 * stride, stride);
-  const auto v3 = LoadTokenWords(d, from + 3 * stride, stride);
-  const auto low_02 = hn::InterleaveLower(d, v0, v2);
-  const auto low_13 = hn::InterleaveLower(d, v1, v3);
-  const auto high_02 = hn::InterleaveUpper(d, v0, v2);
-  const auto high_13 = hn::InterleaveUpper(d, v1, v3);
-  store(0, hn::InterleaveLower(d, low_02, low_13));
-  store(1, hn::InterleaveUpper(d, low_02, low_13));
-  store(2, hn::InterleaveLower(d, high_02, high_13));
-  store(3, hn::InterleaveUpper(d, high_02, high_13));
-}
-
-// keys [16][head_dim] -> tile [head_dim][16], 64-byte aligned. `next` (or null) is a block to be staged later.
-HWY_INLINE void StageKeys(const float* HWY_RESTRICT keys, size_t head_dim, const void* next, float* HWY_RESTRICT tile) {
-  size_t dim = 0;
-  const UintTag d;
-  const FloatTag df;
-  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*keys), head_dim / 4);
-  for (; dim + 4 <= head_dim; dim += 4) {
-    ahead.Step();
-    for (size_t t = 0; t < kKvBlockTokens; t += kLanes) {
-      const auto* from = reinterpret_cast<const uint32_t*>(keys + t * head_dim + dim);
-      TransposeWords(d, from, head_dim, [&](size_t i, UintVec words) HWY_ATTR {
-        hn::Store(hn::BitCast(df, words), df, tile + (dim + i) * kKvBlockTokens + t);
-      });
-    }
-  }
-  for (; dim < head_dim; ++dim) {
-    for (size_t t = 0; t < kKvBlockTokens; ++t) tile[dim * kKvBlockTokens + t] = keys[t * head_dim + dim];
-  }
-}
-
-// As above from bf16: a word is a pair of dimensions, the lower half the even one.
-HWY_INLINE void StageKeys(const Bf16* HWY_RESTRICT keys, size_t head_dim, const void* next, float* HWY_RESTRICT tile) {
-  size_t dim = 0;
-  const UintTag d;
-  const FloatTag df;
-  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*keys), head_dim / 8);
-  const auto odd_half = hn::Set(d, 0xFFFF0000u);
-  for (; dim + 8 <= head_dim; dim += 8) {
-    ahead.Step();
-    for (size_t t = 0; t < kKvBlockTokens; t += kLanes) {
-      const auto* from = reinterpret_cast<const uint32_t*>(keys + t * head_dim + dim);
-      TransposeWords(d, from, head_dim / 2, [&](size_t i, UintVec words) HWY_ATTR {
-        float* HWY_RESTRICT to = tile + (dim + 2 * i) * kKvBlockTokens + t;
-        hn::Store(hn::BitCast(df, hn::ShiftLeft<16>(words)), df, to);
-        hn::Store(hn::BitCast(df, hn::And(words, odd_half)), df, to + kKvBlockTokens);
-      });
-    }
-  }
-  for (; dim < head_dim; ++dim) {
-    for (size_t t = 0; t < kKvBlockTokens; ++t) tile[dim * kKvBlockTokens + t] = ToFloat(keys[t * head_dim + dim]);
-  }
-}
-
-// values [16][head_dim] -> tile [16][padded], padded = head_dim rounded up to whole vectors, the rest zero.
-HWY_INLINE void StageValues(const Bf16* HWY_RESTRICT values, size_t head_dim, size_t padded, const void* next,
-                            float* HWY_RESTRICT tile) {
-  const FloatTag df;
-  const UintTag du;
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*values), kKvBlockTokens);
-  for (size_t t = 0; t < kKvBlockTokens; ++t) {
-    ahead.Step();
-    const auto* HWY_RESTRICT from = reinterpret_cast<const uint16_t*>(values + t * head_dim);
-    float* HWY_RESTRICT to = tile + t * padded;
-    size_t dim = 0;
-    for (; dim + kLanes <= head_dim; dim += kLanes) {
-      const auto words = hn::PromoteTo(du, hn::LoadU(d16, from + dim));
-      hn::Store(hn::BitCast(df, hn::ShiftLeft<16>(words)), df, to + dim);
-    }
-    for (; dim < padded; ++dim) to[dim] = dim < head_dim ? ToFloat(values[t * head_dim + dim]) : 0.0F;
-  }
-}
-
-HWY_INLINE void StageValues(const float* HWY_RESTRICT values, size_t head_dim, size_t padded, const void* next,
-                            float* HWY_RESTRICT tile) {
-  Prefetcher ahead(next, head_dim * kKvBlockTokens * sizeof(*values), kKvBlockTokens);
-  for (size_t t = 0; t < kKvBlockTokens; ++t) {
-    ahead.Step();
-    for (size_t dim = 0; dim < padded; ++dim) {
-      tile[t * padded + dim] = dim < head_dim ? values[t * head_dim + dim] : 0.0F;
-    }
-  }
-}
-
-// Scores of kRows rows q [kRows][head_dim] against a key tile: scores[row * kSpan + token].
-template <size_t kRows, size_t kSpan>
-HWY_INLINE void ScoreRows(const float* HWY_RESTRICT q, size_t head_dim, const float* HWY_RESTRICT tile,
-                          float* HWY_RESTRICT scores) {
-  const FloatTag d;
-  for (size_t t = 0; t < kKvBlockTokens; t += kLanes) {
-    FloatVec even[kRows];
-    FloatVec odd[kRows];
-    DF_UNROLL
-    for (size_t r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(d);
-    for (size_t dim = 0; dim < head_dim; dim += 2) {
-      const FloatVec k0 = hn::Load(d, tile + dim * kKvBlockTokens + t);
-      const FloatVec k1 = hn::Load(d, tile + (dim + 1) * kKvBlockTokens + t);
-      DF_UNROLL
-      for (size_t r = 0; r < kRows; ++r) {
-        even[r] = hn::MulAdd(hn::Set(d, q[r * head_dim + dim]), k0, even[r]);
-        odd[r] = hn::MulAdd(hn::Set(d, q[r * head_dim + dim + 1]), k1, odd[r]);
-      }
-    }
-    DF_UNROLL
-    for (size_t r = 0; r < kRows; ++r) hn::Store(hn::Add(even[r], odd[r]), d, scores + r * kSpan + t);
-  }
-}
-
-HWY_INLINE FloatVec LoadValues(const float* from) { return hn::LoadU(FloatTag(), from); }
-HWY_INLINE FloatVec LoadValues(const Bf16* from) {
-  const hn::Rebind<uint16_t, FloatTag> d16;
-  const auto halves = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(from));
-  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(hn::PromoteTo(UintTag(), halves)));
-}
-
-// Values of some tokens of a block: staged, or as they lie in the pool where they are whole vectors.
+// The blocks of one span of one kv head: keys [head_dim / 2][16][2] in bf16, [head_dim / 2][2][16] in f32; values
+// [16][head_dim]. Both have 32 elements of keys a pair of dimensions.
 template <typename T>
-struct WeightedValues {
-  const T* values = nullptr;
-  size_t stride = 0;
-  size_t n_tokens = 0;
+struct SpanBlocks {
+  const T* keys[kSpanBlocks];
+  const T* values[kSpanBlocks];
 };
 
-// Weighted values of kRows rows and kVectors vectors of dimensions: acc[row] += sum over the tokens, in order.
-template <size_t kRows, size_t kVectors, size_t kSpan, typename T>
-HWY_INLINE void AddValuesTile(const float* HWY_RESTRICT weights, const WeightedValues<T>& from, size_t dim,
-                              float* HWY_RESTRICT acc, size_t padded) {
+inline constexpr size_t kKeyPair = 2 * kKvBlockTokens;
+
+// Asks for n_bytes that will be needed a span later: some microseconds ahead in decode.
+HWY_INLINE void PrefetchBytes(const void* at, size_t n_bytes) {
+  for (size_t i = 0; i < n_bytes; i += kAlignment) __builtin_prefetch(static_cast<const uint8_t*>(at) + i, 0, 2);
+}
+
+template <class D>
+HWY_INLINE hn::Vec<D> EvenHalves(D d, const Bf16* from) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(du, reinterpret_cast<const uint32_t*>(from))));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> OddHalves(D d, const Bf16* from) {
+  const hn::RebindToUnsigned<D> du;
+  const auto mask = hn::Set(du, 0xFFFF0000u);
+  return hn::BitCast(d, hn::And(hn::LoadU(du, reinterpret_cast<const uint32_t*>(from)), mask));
+}
+
+// Keys of a pair of dimensions, for the kLanes tokens whose keys start at `from`.
+HWY_INLINE const Bf16* AtToken(const Bf16* block, size_t token) { return block + 2 * token; }
+HWY_INLINE const float* AtToken(const float* block, size_t token) { return block + token; }
+HWY_INLINE FloatVec FirstKeys(const Bf16* from) { return EvenHalves(FloatTag(), from); }
+HWY_INLINE FloatVec SecondKeys(const Bf16* from) { return OddHalves(FloatTag(), from); }
+HWY_INLINE FloatVec FirstKeys(const float* from) { return hn::LoadU(FloatTag(), from); }
+HWY_INLINE FloatVec SecondKeys(const float* from) { return hn::LoadU(FloatTag(), from + kKvBlockTokens); }
+
+// Widens a block of keys to the f32 layout, and asks for the bytes of `ahead`.
+HWY_INLINE void StageKeys(const Bf16* HWY_RESTRICT keys, size_t head_dim, const Bf16* ahead, float* HWY_RESTRICT to) {
   const FloatTag d;
+  for (size_t dim = 0; dim < head_dim; dim += 2, keys += kKeyPair, ahead += kKeyPair, to += kKeyPair) {
+    PrefetchBytes(ahead, kKeyPair * sizeof(Bf16));
+    for (size_t token = 0; token < kKvBlockTokens; token += kLanes) {
+      hn::Store(EvenHalves(d, keys + 2 * token), d, to + token);
+      hn::Store(OddHalves(d, keys + 2 * token), d, to + kKvBlockTokens + token);
+    }
+  }
+}
+
+// scores[row][i] = q[row] . key of token first + i, for the tile's tokens. kAhead: asks for the bytes of `ahead`.
+template <size_t kRows, bool kAhead, typename T>
+HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, size_t head_dim, const SpanBlocks<T>& blocks,
+                          const SpanBlocks<T>& ahead, size_t first, float* HWY_RESTRICT scores) {
+  constexpr size_t kVectors = ScoreVectors(kRows);
+  constexpr size_t kBlocks = std::max<size_t>(1, kVectors * kLanes / kKvBlockTokens);
+  const FloatTag d;
+  const size_t stride = QueryStride(head_dim);
+  const T* from[kVectors];
+  DF_UNROLL
+  for (size_t v = 0; v < kVectors; ++v) {
+    const size_t token = first + v * kLanes;
+    from[v] = AtToken(blocks.keys[token / kKvBlockTokens], token % kKvBlockTokens);
+  }
   FloatVec sum[kRows][kVectors];
   DF_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
     DF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, acc + r * padded + dim + v * kLanes);
+    for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
-  for (size_t t = 0; t < from.n_tokens; ++t) {
-    FloatVec value[kVectors];
+  for (size_t dim = 0; dim < head_dim; dim += 2) {
+    const size_t at = dim * kKvBlockTokens;
     DF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) value[v] = LoadValues(from.values + t * from.stride + dim + v * kLanes);
+    for (size_t b = 0; kAhead && b < kBlocks; ++b) {
+      PrefetchBytes(ahead.keys[first / kKvBlockTokens + b] + at, kKeyPair * sizeof(T));
+    }
+    FloatVec key[kVectors];
+    DF_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) key[v] = FirstKeys(from[v] + at);
     DF_UNROLL
     for (size_t r = 0; r < kRows; ++r) {
-      const FloatVec weight = hn::Set(d, weights[r * kSpan + t]);
+      const FloatVec x = hn::Set(d, q[r * stride + dim]);
       DF_UNROLL
-      for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(weight, value[v], sum[r][v]);
+      for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, key[v], sum[r][v]);
+    }
+    DF_UNROLL
+    for (size_t v = 0; v < kVectors; ++v) key[v] = SecondKeys(from[v] + at);
+    DF_UNROLL
+    for (size_t r = 0; r < kRows; ++r) {
+      const FloatVec x = hn::Set(d, q[r * stride + dim + 1]);
+      DF_UNROLL
+      for (size_t v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(x, key[v], sum[r][v]);
     }
   }
   DF_UNROLL
   for (size_t r = 0; r < kRows; ++r) {
     DF_UNROLL
-    for (size_t v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, acc + r * padded + dim + v * kLanes);
+    for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sum[r][v], d, scores + r * kScoreStride + first + v * kLanes);
   }
 }
 
-// The same over all dimensions.
-template <size_t kRows, size_t kSpan, typename T>
-HWY_INLINE void AddValues(const float* HWY_RESTRICT weights, const WeightedValues<T>& from, float* HWY_RESTRICT acc,
-                          size_t padded) {
-  constexpr size_t kVectors = kAccumulators / kRows < 8 ? kAccumulators / kRows : 8;
-  size_t dim = 0;
-  for (; dim + kVectors * kLanes <= padded; dim += kVectors * kLanes) {
-    AddValuesTile<kRows, kVectors, kSpan>(weights, from, dim, acc, padded);
+// Values of two vectors of dimensions: even and odd ones of a pair of vectors in bf16, as they follow in f32. Sums are
+// kept in this order; StoreDims puts them back.
+template <class D>
+HWY_INLINE void LoadValues(D d, const Bf16* from, hn::Vec<D>& v0, hn::Vec<D>& v1) {
+  v0 = EvenHalves(d, from);
+  v1 = OddHalves(d, from);
+}
+template <class D>
+HWY_INLINE void LoadValues(D d, const float* from, hn::Vec<D>& v0, hn::Vec<D>& v1) {
+  v0 = hn::LoadU(d, from);
+  v1 = hn::LoadU(d, from + hn::MaxLanes(d));
+}
+template <class D>
+HWY_INLINE void StoreDims(D d, hn::Vec<D> v0, hn::Vec<D> v1, const Bf16* /*type*/, float* to) {
+  hn::StoreInterleaved2(v0, v1, d, to);
+}
+template <class D>
+HWY_INLINE void StoreDims(D d, hn::Vec<D> v0, hn::Vec<D> v1, const float* /*type*/, float* to) {
+  hn::StoreU(v0, d, to);
+  hn::StoreU(v1, d, to + hn::MaxLanes(d));
+}
+
+// What AddValues reads: weights [rows] and the values of some tokens of a span.
+template <typename T>
+struct WeightedValues {
+  const float* weights;
+  const SpanBlocks<T>* blocks;
+  const SpanBlocks<T>* ahead;
+  TokenRange tokens;  // within the span
+  size_t head_dim;
+};
+
+// Sums of kRows rows over 2 kPairs vectors of dimensions from `dim` on: += weight * value over the tokens, in order.
+template <size_t kRows, size_t kPairs, bool kAhead, class D, typename T>
+HWY_INLINE void AddValuesTile(D d, const WeightedValues<T>& from, size_t dim, float* HWY_RESTRICT acc, size_t stride) {
+  constexpr size_t kWidth = hn::MaxLanes(D());
+  hn::Vec<D> sum[kRows][2 * kPairs];
+  DF_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    DF_UNROLL
+    for (size_t v = 0; v < 2 * kPairs; ++v) sum[r][v] = hn::LoadU(d, acc + r * stride + dim + v * kWidth);
   }
-  for (; dim < padded; dim += kLanes) AddValuesTile<kRows, 1, kSpan>(weights, from, dim, acc, padded);
+  for (size_t block = from.tokens.begin / kKvBlockTokens; block * kKvBlockTokens < from.tokens.end; ++block) {
+    const TokenRange all = {.begin = block * kKvBlockTokens, .end = (block + 1) * kKvBlockTokens};
+    const TokenRange tokens = Intersect(from.tokens, all);
+    const T* HWY_RESTRICT values = from.blocks->values[block] + (tokens.begin - all.begin) * from.head_dim + dim;
+    // The next span's block in the order of its bytes: this tile's share of them, a token's width at a time.
+    const T* HWY_RESTRICT ahead = from.ahead->values[block] + dim * kKvBlockTokens;
+    DF_UNROLL_BY_TWO
+    for (size_t token = tokens.begin; token < tokens.end; ++token) {
+      if (kAhead) PrefetchBytes(ahead, 2 * kPairs * kWidth * sizeof(T));
+      ahead += 2 * kPairs * kWidth;
+      hn::Vec<D> value[2 * kPairs];
+      DF_UNROLL
+      for (size_t p = 0; p < kPairs; ++p) {
+        LoadValues(d, values + 2 * p * kWidth, value[2 * p], value[2 * p + 1]);
+      }
+      values += from.head_dim;
+      DF_UNROLL
+      for (size_t r = 0; r < kRows; ++r) {
+        const auto weight = hn::Set(d, from.weights[r * kScoreStride + token]);
+        DF_UNROLL
+        for (size_t v = 0; v < 2 * kPairs; ++v) sum[r][v] = hn::MulAdd(weight, value[v], sum[r][v]);
+      }
+    }
+  }
+  DF_UNROLL
+  for (size_t r = 0; r < kRows; ++r) {
+    DF_UNROLL
+    for (size_t v = 0; v < 2 * kPairs; ++v) hn::StoreU(sum[r][v], d, acc + r * stride + dim + v * kWidth);
+  }
+}
+
+// Calls body(d, dim) for the dimensions in pairs of vectors: whole ones, then shorter ones down to single lanes.
+template <size_t kWidth = kLanes, class Body>
+HWY_INLINE void ForDimPairs(size_t dim, size_t head_dim, const Body& body) {
+  const hn::CappedTag<float, kWidth> d;
+  for (; dim + 2 * kWidth <= head_dim; dim += 2 * kWidth) body(d, dim);
+  if constexpr (kWidth > 1) ForDimPairs<kWidth / 2>(dim, head_dim, body);
+}
+
+// Dimensions from `dim` on that fill no tile: few head sizes have any.
+template <size_t kRows, typename T>
+HWY_NOINLINE void AddLastValues(const WeightedValues<T>& from, size_t dim, float* HWY_RESTRICT acc, size_t stride) {
+  ForDimPairs(dim, from.head_dim,
+              [&](auto narrow, size_t at) HWY_ATTR { AddValuesTile<kRows, 1, false>(narrow, from, at, acc, stride); });
+}
+
+template <size_t kRows, bool kAhead, typename T>
+HWY_INLINE void AddValues(const WeightedValues<T>& from, float* HWY_RESTRICT acc, size_t stride) {
+  constexpr size_t kPairs = ValuePairs(kRows);
+  const FloatTag d;
+  size_t dim = 0;
+  for (; dim + 2 * kPairs * kLanes <= from.head_dim; dim += 2 * kPairs * kLanes) {
+    AddValuesTile<kRows, kPairs, kAhead>(d, from, dim, acc, stride);
+  }
+  if (dim < from.head_dim) AddLastValues<kRows>(from, dim, acc, stride);
 }
 
 }  // namespace df::kernels::cpu::HWY_NAMESPACE

@@ -44,6 +44,25 @@ double MultiplyAddImpl(size_t n_steps, float* digest) {
   return 2.0 * static_cast<double>(n_steps * kChains * kLanes);
 }
 
+double ShuffleImpl(size_t n_steps, uint8_t* digest) {
+  const hn::ScalableTag<uint8_t> d;
+  using Vec = hn::Vec<decltype(d)>;
+  const Vec table = hn::And(hn::Iota(d, digest[0]), hn::Set(d, uint8_t{15}));
+  Vec index[kChains];
+  DF_UNROLL
+  for (size_t i = 0; i < kChains; ++i)
+    index[i] = hn::And(hn::Iota(d, static_cast<uint8_t>(i)), hn::Set(d, uint8_t{15}));
+  for (size_t step = 0; step < n_steps; ++step) {
+    DF_UNROLL
+    for (size_t i = 0; i < kChains; ++i) index[i] = hn::TableLookupBytes(table, index[i]);
+  }
+  Vec sum = index[0];
+  DF_UNROLL
+  for (size_t i = 1; i < kChains; ++i) sum = hn::Xor(sum, index[i]);
+  digest[1] = hn::GetLane(sum);
+  return static_cast<double>(n_steps * kChains * HWY_LANES(uint8_t));
+}
+
 }  // namespace df::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -52,6 +71,7 @@ namespace df::kernels::cpu {
 
 HWY_EXPORT(ReadImpl);
 HWY_EXPORT(MultiplyAddImpl);
+HWY_EXPORT(ShuffleImpl);
 
 uint64_t ReadMemory(Bytes memory) { return HWY_DYNAMIC_DISPATCH(ReadImpl)(memory.data(), memory.size()); }
 
@@ -59,6 +79,12 @@ double MultiplyAdd(size_t n_steps) {
   float digest[2] = {0.5F, 0.0F};
   const double flops = HWY_DYNAMIC_DISPATCH(MultiplyAddImpl)(n_steps, digest);
   return digest[1] > 0 ? flops : 0;  // the digest is positive; looking at it keeps the loop
+}
+
+double ShuffleBytes(size_t n_steps) {
+  uint8_t digest[2] = {1, 0xFF};
+  const double bytes = HWY_DYNAMIC_DISPATCH(ShuffleImpl)(n_steps, digest);
+  return digest[1] < 16 ? bytes : 0;  // table entries have four bits; looking at the digest keeps the loop
 }
 
 }  // namespace df::kernels::cpu

@@ -11,6 +11,7 @@ namespace df::kernels::cpu {
 
 uint64_t ReadMemory(Bytes memory);
 double MultiplyAdd(size_t n_steps);
+double ShuffleBytes(size_t n_steps);
 
 }  // namespace df::kernels::cpu
 

@@ -8,8 +8,8 @@ namespace df::kernels::cpu {
 
 void RmsNorm(KernelContext& context, std::span<const NormSegment> segments, float eps, MatView<const float> x,
              MatView<float> out);
-void RmsNormHeads(KernelContext& context, std::span<const NormSegment> segments, float eps, size_t head_dim,
-                  MatView<float> x);
+void AddRmsNorm(KernelContext& context, std::span<const NormSegment> segments, float eps, MatView<const float> added,
+                MatView<float> x, MatView<float> out);
 void AddTo(KernelContext& context, MatView<const float> x, MatView<float> y);
 
 }  // namespace df::kernels::cpu

@@ -1,12 +1,11 @@
 #include "kernels/cpu/rope.h"
 
-#include <algorithm>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "hwy/highway.h"
+#include "kernels/cpu/norm-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,13 +22,17 @@ HWY_INLINE void RotatePairs(D d, const float* cos, const float* sin, float* low,
   hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, high);
 }
 
-void RotateRow(const float* HWY_RESTRICT cos, const float* HWY_RESTRICT sin, size_t half, size_t n_heads,
-               float* HWY_RESTRICT x) {
+// The heads of row `row`; weight null = no norm.
+void RotateRow(const HeadRotation& rotation, size_t row, const float* weight, MatView<float> x) {
   const FloatTag d;
   const hn::CappedTag<float, 1> single;
-  for (size_t head = 0; head < n_heads; ++head) {
-    float* low = x + head * 2 * half;
+  const size_t half = rotation.cos.cols;
+  const float* HWY_RESTRICT cos = rotation.cos.Row(row);
+  const float* HWY_RESTRICT sin = rotation.sin.Row(row);
+  for (size_t at = 0; at < x.cols; at += 2 * half) {
+    float* low = x.Row(row) + at;
     float* high = low + half;
+    if (weight != nullptr) NormVector(low, weight, 2 * half, rotation.eps, low);
     size_t i = 0;
     for (; i + kLanes <= half; i += kLanes) RotatePairs(d, cos + i, sin + i, low + i, high + i);
     for (; i < half; ++i) RotatePairs(single, cos + i, sin + i, low + i, high + i);
@@ -47,13 +50,16 @@ HWY_EXPORT(RotateRow);
 
 }  // namespace
 
-void ApplyRope(KernelContext& context, MatView<const float> cos, MatView<const float> sin, MatView<float> x) {
-  // 16 K elements are a microsecond or two, what waking a thread costs.
-  const size_t grain = std::max<size_t>(1, 16384 / std::max<size_t>(1, x.cols));
-  const size_t half = cos.cols;
-  context.pool.ParallelFor(x.rows, grain, [&](size_t begin, size_t end, size_t /*thread*/) {
+void RotateHeads(KernelContext& context, const HeadRotation& rotation, MatView<float> x) {
+  const auto weight_of = [&](size_t row) -> const float* {
+    for (const NormSegment& segment : rotation.norm) {
+      if (row >= segment.begin && row < segment.end) return segment.weight;
+    }
+    return nullptr;
+  };
+  context.pool.ParallelFor(x.rows, GrainFor(3 * sizeof(float) * x.cols), [&](size_t begin, size_t end, size_t) {
     for (size_t row = begin; row < end; ++row) {
-      HWY_DYNAMIC_DISPATCH(RotateRow)(cos.Row(row), sin.Row(row), half, x.cols / (2 * half), x.Row(row));
+      HWY_DYNAMIC_DISPATCH(RotateRow)(rotation, row, weight_of(row), x);
     }
   });
 }

@@ -6,7 +6,7 @@
 
 namespace df::kernels::cpu {
 
-void ApplyRope(KernelContext& context, MatView<const float> cos, MatView<const float> sin, MatView<float> x);
+void RotateHeads(KernelContext& context, const HeadRotation& rotation, MatView<float> x);
 
 }  // namespace df::kernels::cpu
 

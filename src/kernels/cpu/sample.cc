@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/rng.h"
 #include "kernels/cpu/sample_scan.h"
@@ -28,7 +29,8 @@ bool Precedes(const Candidate& a, const Candidate& b) {
 struct SampleScratch {
   double* block_mass = nullptr;     // [blocks]
   float* block_largest = nullptr;   // [blocks]
-  float* values = nullptr;          // [vocab rounded up to blocks] logits or weights to select from
+  float* values = nullptr;          // [vocab rounded up to blocks] logits to select from, or weights of all tokens
+  int32_t* tokens = nullptr;        // [vocab] found
   Candidate* candidates = nullptr;  // [vocab] by rising index
   Candidate* selection = nullptr;   // [vocab] the same, partly ordered
 };
@@ -39,7 +41,8 @@ struct ScratchLayout {
 
   explicit ScratchLayout(size_t vocab)
       : n_blocks(VocabBlocks(vocab)),
-        bytes(n_blocks * (sizeof(double) + sizeof(float) + kVocabBlock * (sizeof(float) + 2 * sizeof(Candidate)))) {
+        bytes(n_blocks * (sizeof(double) + sizeof(float) +
+                          kVocabBlock * (sizeof(float) + sizeof(int32_t) + 2 * sizeof(Candidate)))) {
     bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
@@ -48,7 +51,8 @@ struct ScratchLayout {
     s.block_mass = reinterpret_cast<double*>(memory);
     s.block_largest = reinterpret_cast<float*>(s.block_mass + n_blocks);
     s.values = s.block_largest + n_blocks;
-    s.candidates = reinterpret_cast<Candidate*>(s.values + n_blocks * kVocabBlock);
+    s.tokens = reinterpret_cast<int32_t*>(s.values + n_blocks * kVocabBlock);
+    s.candidates = reinterpret_cast<Candidate*>(s.tokens + n_blocks * kVocabBlock);
     s.selection = s.candidates + n_blocks * kVocabBlock;
     return s;
   }
@@ -65,6 +69,13 @@ struct RowState {
     const size_t begin = block * kVocabBlock;
     return logits.subspan(begin, std::min(kVocabBlock, logits.size() - begin));
   }
+  // From `block` on, with the weights that WeighBlocks has put into scratch.values.
+  WeighedRow Weighed(size_t block = 0) const {
+    const size_t begin = std::min(block * kVocabBlock, logits.size());
+    return {.logits = logits.subspan(begin),
+            .block_largest = scratch.block_largest + block,
+            .weights = scratch.values + block * kVocabBlock};
+  }
 };
 
 int32_t FirstLargest(const RowState& state) {
@@ -75,22 +86,15 @@ int32_t FirstLargest(const RowState& state) {
   return static_cast<int32_t>(block * kVocabBlock) + static_cast<int32_t>(at);
 }
 
-// All tokens with logit >= threshold, by rising index, with their weights. Blocks below it are not read.
-std::span<Candidate> Collect(const RowState& state, float threshold) {
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// All tokens with low <= logit < high, by rising index, without weights. Blocks below are not read.
+std::span<Candidate> Collect(const RowState& state, float low, float high) {
   const SampleScratch& s = state.scratch;
-  size_t n = 0;
-  for (size_t block = 0; block < VocabBlocks(state.logits.size()); ++block) {
-    if (!(s.block_largest[block] >= threshold)) continue;
-    const std::span<const float> logits = state.Block(block);
-    for (size_t i = 0; i < logits.size(); ++i) {
-      if (logits[i] < threshold) continue;
-      s.values[n] = logits[i];
-      s.candidates[n++] = {.logit = logits[i], .token = static_cast<int32_t>(block * kVocabBlock + i)};
-    }
+  const size_t n = FindBetween(state.logits, s.block_largest, low, high, s.tokens);
+  for (size_t i = 0; i < n; ++i) {
+    s.candidates[i] = {.logit = state.logits[static_cast<size_t>(s.tokens[i])], .token = s.tokens[i]};
   }
-  // In place: a weight replaces the logit that it came from.
-  WeighLogits({s.values, n}, state.largest, state.row->temperature, s.values);
-  for (size_t i = 0; i < n; ++i) s.candidates[i].weight = s.values[i];
   return {s.candidates, n};
 }
 
@@ -110,29 +114,33 @@ float LargestAt(std::span<float> values, size_t rank) {
 std::span<Candidate> CollectTopK(const RowState& state, size_t k) {
   const SampleScratch& s = state.scratch;
   const size_t n_blocks = VocabBlocks(state.logits.size());
-  float bound = -std::numeric_limits<float>::infinity();
+  float bound = -kInfinity;
   if (k <= n_blocks) {
     std::copy_n(s.block_largest, n_blocks, s.values);
     bound = LargestAt({s.values, n_blocks}, k - 1);
   }
-  const std::span<Candidate> found = Collect(state, bound);
+  std::span<Candidate> found = Collect(state, bound, kInfinity);
   for (size_t i = 0; i < found.size(); ++i) s.values[i] = found[i].logit;
   const float kth = LargestAt({s.values, found.size()}, k - 1);
   const auto end = std::remove_if(found.begin(), found.end(), [&](const Candidate& c) { return c.logit < kth; });
-  return found.first(static_cast<size_t>(end - found.begin()));
-}
-
-// Tokens from the top whose mass reaches `target`, perhaps more of them: the reach in units of temperature is doubled
-// until it does. exp(-128) is 0 in f32, so that the last round holds all there is.
-std::span<Candidate> CollectMass(const RowState& state, double target) {
-  for (float reach = 4;; reach *= 2) {
-    const std::span<Candidate> found = Collect(state, state.largest - reach * state.row->temperature);
-    if (reach >= 128 || MassOf(found) >= target) return found;
-  }
+  found = found.first(static_cast<size_t>(end - found.begin()));
+  for (size_t i = 0; i < found.size(); ++i) s.values[i] = found[i].logit;
+  WeighLogits({s.values, found.size()}, state.largest, state.row->temperature, s.values);
+  for (size_t i = 0; i < found.size(); ++i) found[i].weight = s.values[i];
+  return found;
 }
 
 // The last token of the smallest set from the top whose mass reaches `target`: a quickselect by mass, O(n).
 Candidate LastKept(const RowState& state, std::span<const Candidate> candidates, double target) {
+  // Equals are in order as they come.
+  const auto differs = [&](const Candidate& c) { return c.logit != candidates[0].logit; };
+  if (std::none_of(candidates.begin(), candidates.end(), differs)) {
+    size_t i = 0;
+    for (double mass = candidates[0].weight; mass < target && i + 1 < candidates.size();) {
+      mass += double{candidates[++i].weight};
+    }
+    return candidates[i];
+  }
   Candidate* order = state.scratch.selection;
   std::copy(candidates.begin(), candidates.end(), order);
   size_t low = 0;  // order[0..low) are kept, of mass `mass` < target; the answer is in order[low..high)
@@ -169,10 +177,62 @@ int32_t DrawFrom(std::span<const Candidate> candidates, const Candidate& last_ke
   return token;
 }
 
-// As DrawFrom over the whole vocabulary: first the block, then the token in it.
-int32_t DrawFromAll(const RowState& state, double unit) {
+// Weights below exp(-88) are 0 in f32: what lies further below the largest logit, in temperatures, has no mass.
+constexpr double kReach = 88;
+
+// Halving the range of logits as often as three passes with 8 thresholds narrow it, by 9^3, would take ten.
+constexpr int kNarrowings = 3;
+
+// The last token of the smallest set from the top of the whole vocabulary whose mass reaches `target`: the range of
+// logits that holds it is narrowed, then its candidates are put in order.
+Candidate LastOfMass(const RowState& state, double target) {
+  const double reach = double{state.largest} - kReach * double{state.row->temperature};
+  float low = static_cast<float>(std::max(double{Smallest(state.logits)}, reach));  // mass from here on >= target
+  float high = std::nextafter(state.largest, kInfinity);  // mass from here on = above < target
+  double above = 0;
+  for (int pass = 0; pass < kNarrowings; ++pass) {
+    Thresholds thresholds;
+    for (size_t i = 0; i < kThresholds; ++i) {
+      const double share = static_cast<double>(i + 1) / (kThresholds + 1);
+      thresholds[i] = static_cast<float>(double{low} + (double{high} - double{low}) * share);
+    }
+    const Masses masses = MassesFrom(state.Weighed(), thresholds);
+    for (size_t i = 0; i < kThresholds; ++i) {
+      if (masses[i] < target) {
+        high = thresholds[i];
+        above = masses[i];
+        break;
+      }
+      low = thresholds[i];
+    }
+  }
+  const std::span<Candidate> candidates = Collect(state, low, high);
+  for (Candidate& c : candidates) c.weight = state.scratch.values[c.token];
+  return LastKept(state, candidates, target - above);
+}
+
+// Weights of tokens behind `last` become 0; returns the mass of the others, by blocks in block_mass.
+double KeepUpTo(const RowState& state, const Candidate& last) {
   const SampleScratch& s = state.scratch;
-  const double target = unit * WeighBlocks(state.logits, state.largest, state.row->temperature, s.block_mass);
+  const size_t block = static_cast<size_t>(last.token) / kVocabBlock;
+  WeighedRow before = state.Weighed();
+  before.logits = before.logits.first(block * kVocabBlock);
+  double mass = KeepFrom(before, last.logit, s.block_mass);
+  s.block_mass[block] = 0;
+  for (size_t i = 0; i < state.Block(block).size(); ++i) {
+    const size_t token = block * kVocabBlock + i;
+    if (Precedes(last, {.logit = state.logits[token], .token = static_cast<int32_t>(token)})) s.values[token] = 0;
+    s.block_mass[block] += double{s.values[token]};
+  }
+  mass += s.block_mass[block];
+  const float above = std::nextafter(last.logit, kInfinity);
+  return mass + KeepFrom(state.Weighed(block + 1), above, s.block_mass + block + 1);
+}
+
+// The first token, by rising index, whose running weight exceeds `unit` of the mass: first the block, then in it.
+int32_t DrawByBlocks(const RowState& state, double mass, double unit) {
+  const SampleScratch& s = state.scratch;
+  const double target = unit * mass;
   double before = 0;
   size_t chosen = 0;
   double chosen_before = 0;
@@ -183,21 +243,20 @@ int32_t DrawFromAll(const RowState& state, double unit) {
     before += s.block_mass[block];
     if (before > target) break;
   }
-  const std::span<const float> logits = state.Block(chosen);
-  WeighLogits(logits, state.largest, state.row->temperature, s.values);
-  double in_block = 0;
-  for (size_t i = 0; i < logits.size(); ++i) in_block += double{s.values[i]};
+  const size_t first = chosen * kVocabBlock;
+  const std::span<const float> weights = {s.values + first, state.Block(chosen).size()};
   // The block's mass was summed in f32: the share of it carries over, not the difference.
+  const double in_block = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double rest = (target - chosen_before) / s.block_mass[chosen] * in_block;
   double sum = 0;
   size_t token = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (s.values[i] == 0.0F) continue;
-    token = i;
-    sum += double{s.values[i]};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == 0.0F) continue;
+    token = first + i;
+    sum += double{weights[i]};
     if (sum > rest) break;
   }
-  return static_cast<int32_t>(chosen * kVocabBlock + token);
+  return static_cast<int32_t>(token);
 }
 
 int32_t SampleToken(RowState state) {
@@ -208,20 +267,17 @@ int32_t SampleToken(RowState state) {
   if (row.temperature < kGreedyTemperature) return FirstLargest(state);
 
   const double unit = RandomUnit(row.seed, row.draw);
-  const bool limits_count = row.top_k > 0 && static_cast<size_t>(row.top_k) < row.vocab;
+  const double top_p = double{row.top_p};
   const bool limits_mass = row.top_p < 1.0F;
-  if (!limits_count && !limits_mass) return DrawFromAll(state, unit);
-
-  std::span<Candidate> candidates;
-  double target = std::numeric_limits<double>::infinity();  // keeps all
-  if (limits_count) {
-    candidates = CollectTopK(state, static_cast<size_t>(row.top_k));
-    if (limits_mass) target = double{row.top_p} * MassOf(candidates);
-  } else {
-    target = double{row.top_p} * WeighBlocks(state.logits, state.largest, row.temperature, state.scratch.block_mass);
-    candidates = CollectMass(state, target);
+  if (row.top_k > 0 && static_cast<size_t>(row.top_k) < row.vocab) {
+    const std::span<const Candidate> candidates = CollectTopK(state, static_cast<size_t>(row.top_k));
+    const double target = limits_mass ? top_p * MassOf(candidates) : std::numeric_limits<double>::infinity();
+    return DrawFrom(candidates, LastKept(state, candidates, target), unit);
   }
-  return DrawFrom(candidates, LastKept(state, candidates, target), unit);
+  const SampleScratch& s = state.scratch;
+  double mass = WeighBlocks(state.logits, state.largest, row.temperature, s.values, s.block_mass);
+  if (limits_mass) mass = KeepUpTo(state, LastOfMass(state, top_p * mass));
+  return DrawByBlocks(state, mass, unit);
 }
 
 }  // namespace
@@ -246,7 +302,7 @@ void LogSoftmax(KernelContext& context, MatView<const float> logits, MatView<flo
     const SampleScratch s = layout.At(memory + thread * layout.bytes);
     for (size_t row = begin; row < end; ++row) {
       const float largest = ScanRow(logits.RowSpan(row), s.block_largest).largest;
-      const double mass = WeighBlocks(logits.RowSpan(row), largest, 1.0F, s.block_mass);
+      const double mass = WeighBlocks(logits.RowSpan(row), largest, 1.0F, s.values, s.block_mass);
       ShiftLogits(logits.RowSpan(row), largest, static_cast<float>(std::log(mass)), out.Row(row));
     }
   });

@@ -10,10 +10,20 @@
 namespace df::kernels::ref {
 namespace {
 
-// Offset in elements of (token at `position`, kv_head, 0) in a pool.
-size_t KvOffset(const SequenceSegment& segment, const KvLayerView& kv, size_t position, size_t kv_head) {
+// Offset in elements of the block that holds (token at `position`, kv_head).
+size_t BlockOffset(const SequenceSegment& segment, const KvLayerView& kv, size_t position, size_t kv_head) {
   const auto block = static_cast<size_t>(segment.block_table[position / kKvBlockTokens]);
-  return ((block * kv.n_kv_heads + kv_head) * kKvBlockTokens + position % kKvBlockTokens) * kv.head_dim;
+  return (block * kv.n_kv_heads + kv_head) * kKvBlockTokens * kv.head_dim;
+}
+
+size_t KeyOffset(const KvLayerView& kv, size_t position, size_t dim) {
+  const size_t token = position % kKvBlockTokens;
+  if (kv.dtype != DType::kBf16) return dim * kKvBlockTokens + token;
+  return (dim / 2 * kKvBlockTokens + token) * 2 + dim % 2;
+}
+
+size_t ValueOffset(const KvLayerView& kv, size_t position, size_t dim) {
+  return position % kKvBlockTokens * kv.head_dim + dim;
 }
 
 float ReadElement(const KvLayerView& kv, const void* pool, size_t i) {
@@ -35,9 +45,11 @@ struct Query {
 };
 
 double Score(const SequenceSegment& segment, const KvLayerView& kv, const Query& query, size_t j, float scale) {
-  const size_t at = KvOffset(segment, kv, j, query.kv_head);
+  const size_t block = BlockOffset(segment, kv, j, query.kv_head);
   double sum = 0;
-  for (size_t d = 0; d < kv.head_dim; ++d) sum += double{query.q[d]} * double{ReadElement(kv, kv.keys, at + d)};
+  for (size_t d = 0; d < kv.head_dim; ++d) {
+    sum += double{query.q[d]} * double{ReadElement(kv, kv.keys, block + KeyOffset(kv, j, d))};
+  }
   return sum * double{scale};
 }
 
@@ -54,9 +66,11 @@ void Attend(const SequenceSegment& segment, const KvLayerView& kv, const Query& 
   double total = 0;
   for (size_t j = begin; j < end; ++j) {
     const double weight = std::exp(Score(segment, kv, query, j, options.scale) - largest);
-    const size_t at = KvOffset(segment, kv, j, query.kv_head);
+    const size_t block = BlockOffset(segment, kv, j, query.kv_head);
     total += weight;
-    for (size_t d = 0; d < kv.head_dim; ++d) acc[d] += weight * double{ReadElement(kv, kv.values, at + d)};
+    for (size_t d = 0; d < kv.head_dim; ++d) {
+      acc[d] += weight * double{ReadElement(kv, kv.values, block + ValueOffset(kv, j, d))};
+    }
   }
   for (size_t d = 0; d < kv.head_dim; ++d) out[d] = static_cast<float>(acc[d] / total);
 }
@@ -68,10 +82,11 @@ void WriteKv(KernelContext& /*context*/, std::span<const SequenceSegment> segmen
   for (const SequenceSegment& segment : segments) {
     for (size_t row = segment.begin; row < segment.end; ++row) {
       for (size_t head = 0; head < kv.n_kv_heads; ++head) {
-        const size_t at = KvOffset(segment, kv, segment.position + row - segment.begin, head);
+        const size_t position = segment.position + row - segment.begin;
+        const size_t block = BlockOffset(segment, kv, position, head);
         for (size_t d = 0; d < kv.head_dim; ++d) {
-          WriteElement(kv, kv.keys, at + d, k.Row(row)[head * kv.head_dim + d]);
-          WriteElement(kv, kv.values, at + d, v.Row(row)[head * kv.head_dim + d]);
+          WriteElement(kv, kv.keys, block + KeyOffset(kv, position, d), k.Row(row)[head * kv.head_dim + d]);
+          WriteElement(kv, kv.values, block + ValueOffset(kv, position, d), v.Row(row)[head * kv.head_dim + d]);
         }
       }
     }

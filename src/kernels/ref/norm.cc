@@ -23,13 +23,12 @@ void RmsNorm(KernelContext& /*context*/, std::span<const NormSegment> segments, 
   }
 }
 
-void RmsNormHeads(KernelContext& /*context*/, std::span<const NormSegment> segments, float eps, size_t head_dim,
-                  MatView<float> x) {
+void AddRmsNorm(KernelContext& /*context*/, std::span<const NormSegment> segments, float eps,
+                MatView<const float> added, MatView<float> x, MatView<float> out) {
   for (const NormSegment& segment : segments) {
     for (size_t row = segment.begin; row < segment.end; ++row) {
-      for (size_t at = 0; at < x.cols; at += head_dim) {
-        NormVector(x.Row(row) + at, segment.weight, head_dim, eps, x.Row(row) + at);
-      }
+      for (size_t i = 0; i < x.cols; ++i) x.Row(row)[i] += added.Row(row)[i];
+      NormVector(x.Row(row), segment.weight, x.cols, eps, out.Row(row));
     }
   }
 }

@@ -1,12 +1,25 @@
 #include "kernels/ref/rope.h"
 
-namespace df::kernels::ref {
+#include "kernels/ref/norm.h"
 
-void ApplyRope(KernelContext& /*context*/, MatView<const float> cos, MatView<const float> sin, MatView<float> x) {
-  const size_t half = cos.cols;
+namespace df::kernels::ref {
+namespace {
+
+void NormHeads(KernelContext& context, const HeadRotation& rotation, size_t head_dim, MatView<float> x) {
+  for (size_t at = 0; at < x.cols; at += head_dim) {
+    const MatView<float> head(x.data + at, x.rows, head_dim, x.stride);
+    ref::RmsNorm(context, rotation.norm, rotation.eps, head, head);
+  }
+}
+
+}  // namespace
+
+void RotateHeads(KernelContext& context, const HeadRotation& rotation, MatView<float> x) {
+  const size_t half = rotation.cos.cols;
+  NormHeads(context, rotation, 2 * half, x);
   for (size_t row = 0; row < x.rows; ++row) {
-    const float* c = cos.Row(row);
-    const float* s = sin.Row(row);
+    const float* c = rotation.cos.Row(row);
+    const float* s = rotation.sin.Row(row);
     for (size_t at = 0; at < x.cols; at += 2 * half) {
       float* head = x.Row(row) + at;
       for (size_t i = 0; i < half; ++i) {
