@@ -24,6 +24,7 @@ Result<T> FromFiles(Result<T> result) {
   return result;
 }
 
+void AddBench(const Command& app);
 void AddCompress(const Command& app);
 void AddInspect(const Command& app);
 void AddMaterialize(const Command& app);

@@ -90,9 +90,16 @@ OptionRef& OptionRef::OneValueEach() {
   return *this;
 }
 
+OptionRef& OptionRef::SplitAtCommas() {
+  option_->delimiter(',');
+  return *this;
+}
+
 Command Command::Sub(const std::string& name, const std::string& description) const {
   return Command(*app_->add_subcommand(name, description), *exit_code_);
 }
+
+void Command::RequireSub() const { app_->require_subcommand(1); }
 
 OptionRef Command::Option(const std::string& name, std::string& value, const std::string& help) const {
   return Add(*app_, name, value, help);
@@ -106,6 +113,9 @@ OptionRef Command::Option(const std::string& name, uint16_t& value, const std::s
 OptionRef Command::Option(const std::string& name, uint64_t& value, const std::string& help) const {
   return AddCount(*app_, name, value, help);
 }
+OptionRef Command::Option(const std::string& name, std::vector<uint64_t>& value, const std::string& help) const {
+  return AddCount(*app_, name, value, help);
+}
 OptionRef Command::Option(const std::string& name, std::optional<uint64_t>& value, const std::string& help) const {
   return AddCount(*app_, name, value, help);
 }
@@ -113,6 +123,9 @@ OptionRef Command::Option(const std::string& name, int64_t& value, const std::st
   return Add(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, std::optional<int32_t>& value, const std::string& help) const {
+  return Add(*app_, name, value, help);
+}
+OptionRef Command::Option(const std::string& name, double& value, const std::string& help) const {
   return Add(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, std::optional<double>& value, const std::string& help) const {

@@ -35,6 +35,7 @@ class OptionRef {
   OptionRef& Range(uint64_t min, uint64_t max);
   OptionRef& OneOf(const std::vector<std::string>& values);
   OptionRef& OneValueEach();  // repeatable, a value each time
+  OptionRef& SplitAtCommas();
 
  private:
   CLI::Option* option_;
@@ -49,14 +50,17 @@ class Command {
   Command(CLI::App& app, int& exit_code) : app_(&app), exit_code_(&exit_code) {}
 
   Command Sub(const std::string& name, const std::string& description) const;
+  void RequireSub() const;
 
   OptionRef Option(const std::string& name, std::string& value, const std::string& help) const;
   OptionRef Option(const std::string& name, std::vector<std::string>& value, const std::string& help) const;
   OptionRef Option(const std::string& name, uint16_t& value, const std::string& help) const;
   OptionRef Option(const std::string& name, uint64_t& value, const std::string& help) const;
+  OptionRef Option(const std::string& name, std::vector<uint64_t>& value, const std::string& help) const;
   OptionRef Option(const std::string& name, std::optional<uint64_t>& value, const std::string& help) const;
   OptionRef Option(const std::string& name, int64_t& value, const std::string& help) const;
   OptionRef Option(const std::string& name, std::optional<int32_t>& value, const std::string& help) const;
+  OptionRef Option(const std::string& name, double& value, const std::string& help) const;
   OptionRef Option(const std::string& name, std::optional<double>& value, const std::string& help) const;
   // A number of bytes, which may have a unit: "4GB" = 4 * 1024^3.
   OptionRef Bytes(const std::string& name, uint64_t& value, const std::string& help) const;

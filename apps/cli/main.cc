@@ -42,15 +42,22 @@ std::string Nearest(const std::string& word, const std::vector<std::string>& off
   return best;
 }
 
+// The innermost command that the words led to: `bench kernels` is one of `bench`.
 CLI::App& ParsedCommand(CLI::App& app) {
   const auto parsed = app.get_subcommands();
-  return parsed.empty() ? app : *parsed.front();
+  return parsed.empty() ? app : ParsedCommand(*parsed.front());
+}
+
+// "bench kernels "; empty for the program itself.
+std::string PathOf(const CLI::App& app, const CLI::App& command) {
+  return &command == &app ? "" : PathOf(app, *command.get_parent()) + command.get_name() + " ";
 }
 
 int ReportUsage(CLI::App& app, const CLI::Error& error) {
   CLI::App& command = ParsedCommand(app);
   const std::vector<std::string> extras = command.remaining(true);
-  const bool unknown_command = &command == &app && !extras.empty() && !extras.front().starts_with("-");
+  const bool takes_command = !command.get_subcommands([](CLI::App*) { return true; }).empty();
+  const bool unknown_command = takes_command && !extras.empty() && !extras.front().starts_with("-");
   std::cerr << "deltafold: " << (unknown_command ? "unknown command " + extras.front() : error.what()) << "\n";
   std::vector<std::string> offered;
   for (const CLI::Option* option : command.get_options()) {
@@ -62,8 +69,7 @@ int ReportUsage(CLI::App& app, const CLI::Error& error) {
     const std::string near = Nearest(extra.substr(0, extra.find('=')), offered);
     if (!near.empty()) std::cerr << "  did you mean " << near << "?\n";
   }
-  const std::string name = &command == &app ? "" : command.get_name() + " ";
-  std::cerr << "  see: deltafold " << name << "--help\n";
+  std::cerr << "  see: deltafold " << PathOf(app, command) << "--help\n";
   return 2;
 }
 
@@ -99,6 +105,7 @@ int Main(int argc, char** argv) {
   AddChat(commands);
   AddServe(commands);
   AddLogits(commands);
+  AddBench(commands);
   AddVersion(commands);
   try {
     app.parse(argc, argv);

@@ -56,6 +56,7 @@ void EngineLoop::Step() {
   const std::span<const Piece> pieces = scheduler_.PlanStep(clock_.NowUs());
   PublishStats();  // a step may be long: who waits and who runs is known now
   if (pieces.empty()) return;
+  const int64_t start_us = clock_.NowUs();
   BuildStep(pieces, base_->config.vocab, step_);
   const MatView<float> logits = decoder_.Step(context_, step_.batch, kv_pool_);
   for (size_t i = 0; i < step_.sampling.size(); ++i) {
@@ -64,7 +65,7 @@ void EngineLoop::Step() {
   if (!step_.sampling.empty()) kernels::Sample(context_, logits, step_.sample_rows, step_.sampled);
   for (const Piece& piece : pieces) piece.sequence->n_cached += piece.n_rows;
   for (size_t i = 0; i < step_.sampling.size(); ++i) Deliver(*step_.sampling[i], step_.sampled[i].token);
-  ++counters_.steps;
+  CountStep(start_us);
 }
 
 // Hands a sequence its next token (-1: its logits are broken) and takes it out where that was the last one. Its blocks
@@ -76,6 +77,14 @@ void EngineLoop::Deliver(Sequence& sequence, int32_t token) {
   const std::shared_ptr<EventQueue> events = sequence.request.events;
   if (event.finish) scheduler_.Remove(sequence);
   events->Push(std::move(event));
+}
+
+void EngineLoop::CountStep(int64_t start_us) {
+  const kernels::Cost cost = decoder_.step_cost();
+  ++counters_.steps;
+  counters_.step_bytes += cost.bytes;
+  counters_.step_flops += cost.flops;
+  counters_.step_seconds += static_cast<double>(clock_.NowUs() - start_us) * 1e-6;
 }
 
 void EngineLoop::EndWhere(const std::function<bool(const Sequence&)>& ends, const Status& why) {

@@ -40,6 +40,7 @@ class EngineLoop final : public Engine {
   void EndExpired();
   void Step();
   void Deliver(Sequence& sequence, int32_t token);
+  void CountStep(int64_t start_us);
   void EndWhere(const std::function<bool(const Sequence&)>& ends, const Status& why);
   void PublishStats();
 

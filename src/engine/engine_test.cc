@@ -53,6 +53,39 @@ TEST_F(EngineTest, TheSameSeedGivesTheSameAnswerAndNoneADifferentOne) {
   EXPECT_NE(answer(std::nullopt), answer(std::nullopt));
 }
 
+TEST_F(EngineTest, CountsWhatItsStepsHadToMoveAndCompute) {
+  const auto engine = MakeEngine({.n_threads = 1});
+  const auto run = [&](const std::string& variant) {
+    GenerationRequest request = Request("r", variant, 8);
+    request.params.max_tokens = 1;
+    DF_EXPECT_OK(engine->Submit(request));
+    Await(*request.events);
+    return testing::IdleStats(*engine);
+  };
+  const EngineStats base = run("base");
+  EXPECT_EQ(base.steps, 1u);
+  EXPECT_GT(base.step_seconds, 0);
+
+  const BaseWeights& weights = *weights_.base;
+  double weight_bytes = 0, flops = 0;
+  for (const LayerWeights& layer : weights.layers) {
+    for (const kernels::LinearWeight& linear : layer.linear) {
+      weight_bytes += static_cast<double>(linear.weight.bytes());
+      flops += 8 * 2 * static_cast<double>(linear.weight.d_out * linear.weight.d_in);
+    }
+    // The i-th of 8 tokens sees i + 1: 36 pairs a head.
+    flops += 4 * 36 * static_cast<double>(weights.config.n_heads * weights.config.head_dim);
+  }
+  const kernels::PackedWeight& head = weights.HeadWeight().weight;  // for the last token alone
+  weight_bytes += static_cast<double>(head.bytes());
+  flops += 2 * static_cast<double>(head.d_out * head.d_in);
+  EXPECT_EQ(base.step_flops, flops);
+  EXPECT_GT(base.step_bytes, weight_bytes);
+
+  const EngineStats both = run("delta1");
+  EXPECT_GT(both.step_bytes - base.step_bytes, base.step_bytes) << "the delta's own bytes come on top";
+}
+
 // What the base says to a prompt of 6 tokens, and a token of it that first stands somewhere in the middle.
 struct FreeAnswer {
   std::vector<int32_t> tokens;

@@ -21,6 +21,8 @@ struct MetricsSnapshot {
   uint64_t kv_block_tokens = 0, kv_blocks_used = 0, kv_blocks_total = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0;
   uint64_t weight_bytes = 0, kv_bytes = 0;
+  uint64_t steps = 0;
+  double step_bytes = 0, step_flops = 0, step_seconds = 0;  // of all steps
 };
 
 // One choice of one request, at its end. Times in seconds; absent where the request did not get that far.

@@ -53,6 +53,10 @@ TEST(Metrics, HasExactlyTheGoldenListOfNames) {
       "deltafold_variant_bytes",
       "deltafold_weight_bytes",
       "deltafold_kv_cache_bytes",
+      "deltafold_steps_total",
+      "deltafold_step_bytes_total",
+      "deltafold_step_flops_total",
+      "deltafold_step_seconds_total",
       "process_resident_memory_bytes",
   };
   EXPECT_EQ(FamilyNames(metrics.Render({})), golden);

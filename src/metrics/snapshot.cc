@@ -19,11 +19,15 @@ MetricFamily Gauge(std::string name, std::string help, double value, std::vector
   return {std::move(name), std::move(help), MetricType::Gauge, {std::move(metric)}};
 }
 
-MetricFamily Counter(std::string name, std::string help, uint64_t value, std::vector<ClientMetric::Label> labels) {
+MetricFamily Counter(std::string name, std::string help, double value, std::vector<ClientMetric::Label> labels) {
   ClientMetric metric;
   metric.label = std::move(labels);
-  metric.counter.value = static_cast<double>(value);
+  metric.counter.value = value;
   return {std::move(name), std::move(help), MetricType::Counter, {std::move(metric)}};
+}
+
+MetricFamily Counter(std::string name, std::string help, uint64_t value, std::vector<ClientMetric::Label> labels) {
+  return Counter(std::move(name), std::move(help), static_cast<double>(value), std::move(labels));
 }
 
 uint64_t ResidentBytes() {
@@ -59,6 +63,11 @@ std::vector<MetricFamily> SnapshotFamilies(const std::string& model_name, const 
       Gauge("deltafold_weight_bytes", "Memory of the base and all resident variants",
             static_cast<double>(snapshot.weight_bytes), {}),
       Gauge("deltafold_kv_cache_bytes", "Memory of the KV cache", static_cast<double>(snapshot.kv_bytes), {}),
+      Counter("deltafold_steps_total", "Steps of the engine", snapshot.steps, {}),
+      Counter("deltafold_step_bytes_total", "Bytes that the steps had to move at least", snapshot.step_bytes, {}),
+      Counter("deltafold_step_flops_total", "Additions and multiplications that the steps had to do at least",
+              snapshot.step_flops, {}),
+      Counter("deltafold_step_seconds_total", "Time spent in steps", snapshot.step_seconds, {}),
       Gauge("process_resident_memory_bytes", "Resident memory of the process", static_cast<double>(ResidentBytes()),
             {}),
   };

@@ -74,8 +74,11 @@ size_t Decoder::activation_bytes() const {
   return bytes;
 }
 
+kernels::Cost Decoder::step_cost() const { return memory_->rows.cost; }
+
 MatView<float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool& kv) {
   memory_->Resize(base_->config, batch.tokens.size());
+  memory_->rows.cost = {};
   DivideRows(batch);
   Embed(context, batch);
   for (size_t layer = 0; layer < base_->config.n_layers; ++layer) {
@@ -155,6 +158,7 @@ MatView<float> Decoder::Head(KernelContext& context, const Batch& batch) {
     }
     if (m.rows.linear.empty()) continue;
     kernels::Linear(context, weight, m.rows.linear, last, logits);
+    m.rows.cost += kernels::LinearCost(weight, m.rows.linear);
   }
   return logits;
 }

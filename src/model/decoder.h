@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cost.h"
 #include "model/kv_pool.h"
 #include "model/weights.h"
 #include "tensor/kernel_context.h"
@@ -48,6 +49,8 @@ class Decoder {
 
   const BaseWeights& base() const { return *base_; }
   size_t activation_bytes() const;
+  // What the last Step had to move and compute at least (kernels/cost.h): matrices, attention and the KV cache.
+  kernels::Cost step_cost() const;
 
  private:
   struct Memory;  // activations and the step's segments, reused from step to step

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cost.h"
 #include "kernels/norm.h"
 #include "model/weights.h"
 #include "tensor/kernel_context.h"
@@ -26,6 +27,7 @@ struct StepRows {
   std::vector<kernels::SequenceSegment> sequences;  // ascending, covering every row
   std::vector<kernels::LinearSegment> linear;       // [groups.size()] refilled for each matrix
   std::vector<kernels::NormSegment> norm;           // [groups.size()] refilled for each norm
+  kernels::Cost cost;                               // of the step so far: matrices, attention, KV cache
 };
 
 // Activations of one step, all f32.

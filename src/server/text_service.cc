@@ -38,7 +38,11 @@ class EngineTextService final : public TextService {
             .generation_tokens = stats.generation_tokens,
             .preemptions = stats.preemptions,
             .weight_bytes = registry_.ResidentWeightBytes(),
-            .kv_bytes = stats.kv_bytes};
+            .kv_bytes = stats.kv_bytes,
+            .steps = stats.steps,
+            .step_bytes = stats.step_bytes,
+            .step_flops = stats.step_flops,
+            .step_seconds = stats.step_seconds};
   }
   bool Healthy() const override { return engine_.Healthy(); }
 

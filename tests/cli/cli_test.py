@@ -45,6 +45,25 @@ class Usage(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertIn("Examples:", done.stdout)
 
+    def test_every_bench_has_help_with_examples(self):
+        listed = deltafold("bench", "--help").stdout.split("Subcommands:")[1].split("Examples:")[0]
+        benches = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+        self.assertEqual(set(benches), {"kernels", "model", "serve", "codec"})
+        for bench in benches:
+            with self.subTest(bench):
+                done = deltafold("bench", bench, "--help")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertIn(f"deltafold bench {bench}", done.stdout.split("Examples:")[1])
+
+    def test_a_wrong_flag_of_a_bench_names_its_help(self):
+        done = deltafold("bench", "kernels", "--quik")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("did you mean --quick", done.stderr)
+        self.assertIn("deltafold bench kernels --help", done.stderr)
+        self.assertEqual(deltafold("bench", "kernels", "--only", "no_such_row").returncode, 2)
+        self.assertEqual(deltafold("bench", "serve", "--url", "https://a").returncode, 2)
+        self.assertEqual(deltafold("bench", "model", "--shape", "gpt-5").returncode, 1)
+
     def test_an_unknown_command_exits_2_and_suggests_the_nearest(self):
         done = deltafold("comprss")
         self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -1,0 +1,197 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include "base/atomic_file.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/model_argument.h"
+#include "cli/table.h"
+#include "format/checkpoint.h"
+#include "tools/bench_model.h"
+#include "tools/synthetic_shape.h"
+
+namespace df::cli {
+namespace {
+
+struct Arguments {
+  std::string shape = "qwen3-0.6b";
+  tools::ModelBenchOptions options;
+  std::string plot;
+  bool synthetic = false, quick = false, json = false;
+};
+
+constexpr char kExamples[] =
+    "Examples:\n"
+    "  deltafold bench model --shape qwen3-0.6b\n"
+    "  deltafold bench model --shape tinyllama-1.1b --variants 8 --plot tinyllama.svg\n"
+    "  deltafold bench model --shape ./my-model --quick --json\n"
+    "  deltafold bench model --shape Qwen/Qwen3-4B --synthetic --batch 1,8 --prompt-len 512\n"
+    "Times are wall times through the engine, base and variants in turn: nothing else should run on the machine.\n"
+    "Some 4 minutes for 0.6B on two cores.";
+
+std::string KnownShapes() {
+  std::string known;
+  for (const std::string& name : tools::SyntheticShapeNames()) known += (known.empty() ? "" : ", ") + name;
+  return known;
+}
+
+Result<ModelConfig> ConfigOf(const Arguments& arguments) {
+  const std::vector<std::string> known = tools::SyntheticShapeNames();
+  if (std::find(known.begin(), known.end(), arguments.shape) != known.end()) {
+    DF_ASSIGN_OR_RETURN(const Json json, tools::SyntheticConfig(arguments.shape));
+    return ParseModelConfig(json);
+  }
+  const auto model = ResolveModel(arguments.shape);
+  if (!model.ok()) return FromFiles(model.status()).Annotate("neither a shape (" + KnownShapes() + ") nor a model");
+  return LoadModelConfig(model->directory);
+}
+
+// Weights of a known shape are made up; those of a directory are read unless made-up ones are asked for.
+Result<std::shared_ptr<const BaseWeights>> MakeBase(const Arguments& arguments) {
+  const std::vector<std::string> known = tools::SyntheticShapeNames();
+  const bool made_up = arguments.synthetic || std::find(known.begin(), known.end(), arguments.shape) != known.end();
+  if (made_up) {
+    DF_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(arguments));
+    return tools::MakeBenchBase(config, arguments.options.n_variants);
+  }
+  const auto model = ResolveModel(arguments.shape);
+  if (!model.ok()) return FromFiles(model.status()).Annotate("neither a shape (" + KnownShapes() + ") nor a model");
+  DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model->directory));
+  KernelContext context(UsableCpus());
+  return LoadBase(context, *checkpoint);
+}
+
+void PrintVariants(const tools::ModelBenchReport& report, size_t prompt_tokens) {
+  std::cout << "Time to first token, prompts of " << prompt_tokens << " tokens, one request at a time\n";
+  Table table({{"variant"},
+               {"P50 ms", Align::kRight},
+               {"P99 ms", Align::kRight},
+               {"ratio to base", Align::kRight},
+               {"requests", Align::kRight}});
+  for (const tools::VariantLine& line : report.variants) {
+    table.AddRow({line.name, FormatFixed(line.p50_ttft_ms, 1), FormatFixed(line.p99_ttft_ms, 1),
+                  FormatFixed(line.ratio, 3), std::to_string(line.n_requests)});
+  }
+  std::cout << table.Render() << "\n";
+}
+
+void PrintPrompts(const tools::ModelBenchReport& report) {
+  std::cout << "One request alone, base against a variant\n";
+  Table table({{"prompt", Align::kRight},
+               {"TTFT base ms", Align::kRight},
+               {"variant ms", Align::kRight},
+               {"ratio", Align::kRight},
+               {"token base ms", Align::kRight},
+               {"variant ms", Align::kRight},
+               {"ratio", Align::kRight},
+               {"read share", Align::kRight},
+               {"pairs", Align::kRight}});
+  for (const tools::PromptLine& line : report.prompts) {
+    table.AddRow(
+        {std::to_string(line.n_tokens), FormatFixed(line.base_ttft_ms, 1), FormatFixed(line.variant_ttft_ms, 1),
+         FormatFixed(line.ttft_ratio, 3), FormatFixed(line.base_token_ms, 2), FormatFixed(line.variant_token_ms, 2),
+         FormatFixed(line.token_ratio, 3), FormatPercent(line.base_bandwidth_share), std::to_string(line.n_pairs)});
+  }
+  std::cout << table.Render() << "\n";
+}
+
+void PrintBatches(const tools::ModelBenchReport& report) {
+  std::cout << "Decode, tokens per second of the batch and time over the base's\n";
+  Table table({{"batch", Align::kRight},
+               {"base", Align::kRight},
+               {"one variant", Align::kRight},
+               {"ratio", Align::kRight},
+               {"all distinct", Align::kRight},
+               {"ratio", Align::kRight},
+               {"to bound", Align::kRight},
+               {"read share", Align::kRight}});
+  const auto speed = [](size_t n, double step_ms) { return FormatFixed(static_cast<double>(n) * 1e3 / step_ms, 1); };
+  for (const tools::BatchLine& line : report.batches) {
+    const bool distinct = line.distinct_step_ms.has_value();
+    table.AddRow({std::to_string(line.n_rows), speed(line.n_rows, line.base_step_ms),
+                  speed(line.n_rows, line.one_step_ms), FormatFixed(line.one_ratio, 3),
+                  distinct ? speed(line.n_rows, *line.distinct_step_ms) : "-",
+                  distinct ? FormatFixed(*line.distinct_ratio, 3) : "-",
+                  distinct ? FormatFixed(*line.distinct_bound_ratio, 3) : "-",
+                  distinct ? FormatPercent(*line.distinct_bandwidth_share) : FormatPercent(line.base_bandwidth_share)});
+  }
+  std::cout << table.Render() << "\n";
+}
+
+void PrintRest(const tools::ModelBenchReport& report, double seconds) {
+  std::cout << "memory     base " << FormatBytes(report.base_bytes) << " + " << report.n_variants << " variants "
+            << FormatBytes(report.variant_bytes) << " (separate copies: " << FormatBytes(report.copies_bytes)
+            << "), KV cache " << FormatBytes(report.kv_bytes) << ", resident " << FormatBytes(report.rss_bytes) << "\n";
+  for (const tools::ModelPromise& promise : tools::Promises(report)) {
+    std::cout << (promise.holds() ? "holds      " : "MISSED     ") << promise.name << ": "
+              << FormatFixed(promise.value, 3) << (promise.higher_is_better ? " >= " : " <= ")
+              << FormatFixed(promise.target, 2) << "\n";
+  }
+  std::cout << "measured in " << FormatDuration(seconds) << ", limits drifted by "
+            << FormatPercent(tools::Drift(report.before, report.after)) << "\n";
+}
+
+void Print(const tools::ModelBenchReport& report, size_t prompt_tokens, double seconds) {
+  std::cout << report.shape << ", " << report.n_threads << " threads, vector target " << report.vector_target
+            << ", KV cache " << report.kv_dtype << "; this machine reads "
+            << FormatFixed(report.before.read_bytes_per_second * 1e-9, 1) << " GB/s and does "
+            << FormatFixed(report.before.flops_per_second * 1e-9, 0) << " GFLOP/s\n\n";
+  PrintVariants(report, prompt_tokens);
+  PrintPrompts(report);
+  PrintBatches(report);
+  PrintRest(report, seconds);
+}
+
+Status Run(const Arguments& arguments) {
+  tools::ModelBenchOptions options = arguments.options;
+  options.on_progress = [](const std::string& what) { std::cerr << "measuring " << what << "\n"; };
+  if (arguments.quick) options = tools::QuickModelBench(std::move(options));
+  const SteadyClock clock;
+  const int64_t start_us = clock.NowUs();
+  DF_ASSIGN_OR_RETURN(auto base, MakeBase(arguments));
+  DF_ASSIGN_OR_RETURN(const tools::ModelBenchReport report,
+                      tools::RunModelBench(arguments.shape, std::move(base), options));
+  const double seconds = static_cast<double>(clock.NowUs() - start_us) * 1e-6;
+  if (!arguments.plot.empty()) {
+    DF_RETURN_IF_ERROR(WriteFileAtomically(arguments.plot, tools::RenderSvg(tools::Plots(report))));
+  }
+  if (!arguments.json) {
+    Print(report, options.table_prompt_tokens, seconds);
+    return Status::Ok();
+  }
+  Json json = ToJson(report);
+  json["table_prompt_tokens"] = options.table_prompt_tokens;
+  if (const auto config = tools::SyntheticConfig(arguments.shape); config.ok()) json["config"] = *config;
+  json["seconds"] = seconds;
+  std::cout << DumpJson(json, 1) << "\n";
+  return Status::Ok();
+}
+
+}  // namespace
+
+void AddBenchModel(const Command& bench) {
+  const Command command = bench.Sub("model", "A whole model: what variants cost in time and memory");
+  auto arguments = std::make_shared<Arguments>();
+  tools::ModelBenchOptions& options = arguments->options;
+  command.Option("--shape", arguments->shape, "One of " + KnownShapes() + ", or a model directory or hub id")
+      .Value("SHAPE|MODEL [qwen3-0.6b]");
+  command.Switch("--synthetic", arguments->synthetic, "Made-up weights for a model directory too: reads its config");
+  command.Option("--variants", options.n_variants, "Made-up 1-bit variants [14]").Range(1, 256).Value("N");
+  command.Option("--threads", options.n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  command.Option("--prompt-len", options.prompt_tokens, "Prompt lengths in tokens [16,64,256,512,1024,2048]")
+      .SplitAtCommas()
+      .Value("N,N,...");
+  command.Option("--batch", options.batches, "Sequences that decode together [1,2,4,8,14,16]")
+      .SplitAtCommas()
+      .Value("N,N,...");
+  command.Switch("--quick", arguments->quick, "A few short measurements: an impression within 30 s");
+  command.Option("--plot", arguments->plot, "Write two plots as SVG").Value("FILE.svg");
+  command.Switch("--json", arguments->json, "Print the report as JSON");
+  command.Footer(kExamples);
+  command.OnRun([arguments] { return Report("bench model", Run(*arguments)); });
+}
+
+}  // namespace df::cli

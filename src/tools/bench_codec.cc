@@ -1,0 +1,242 @@
+#include "tools/bench_codec.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "codec/compressor.h"
+#include "codec/verify.h"
+#include "format/delta_dir.h"
+#include "kernels/packed.h"
+#include "kernels/target.h"
+#include "model/weights.h"
+#include "store/registry.h"
+#include "tools/machine.h"
+#include "tools/statistics.h"
+#include "tools/synthetic_files.h"
+#include "tools/synthetic_shape.h"
+
+namespace df::tools {
+namespace {
+
+constexpr size_t kDiskBytes = size_t{256} << 20;
+constexpr size_t kDiskPieceBytes = size_t{8} << 20;
+
+// Removed with all that is in it.
+class TemporaryDirectory {
+ public:
+  static Result<TemporaryDirectory> Make(const std::string& parent) {
+    std::error_code error;
+    const std::string base = parent.empty() ? std::filesystem::temp_directory_path(error).string() : parent;
+    std::string pattern = base + "/deltafold-bench-XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) return IoError("cannot make a directory in " + base, errno);
+    return TemporaryDirectory(std::move(pattern));
+  }
+  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, "")) {}
+  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// A file descriptor, closed at the end.
+struct File {
+  explicit File(int descriptor) : fd(descriptor) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (fd >= 0) close(fd);
+  }
+  int fd;
+};
+
+double SecondsSince(int64_t start_us) { return static_cast<double>(SteadyClock().NowUs() - start_us) * 1e-6; }
+
+Result<double> WriteSeconds(const std::string& path, const std::vector<char>& piece) {
+  const int64_t start_us = SteadyClock().NowUs();
+  const File file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (file.fd < 0) return IoError("cannot create " + path, errno);
+  for (size_t done = 0; done < kDiskBytes;) {
+    const ssize_t n = write(file.fd, piece.data(), piece.size());
+    if (n <= 0) return IoError("cannot write " + path, n < 0 ? errno : ENOSPC);
+    done += static_cast<size_t>(n);
+  }
+  if (fsync(file.fd) != 0) return IoError("cannot write " + path, errno);
+  return SecondsSince(start_us);
+}
+
+Result<double> ReadSeconds(const std::string& path, std::vector<char>& piece) {
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) return IoError("cannot open " + path, errno);
+  // Its pages are on disk by now: reading must fetch them anew.
+  posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
+  const int64_t start_us = SteadyClock().NowUs();
+  for (;;) {
+    const ssize_t n = read(file.fd, piece.data(), piece.size());
+    if (n < 0) return IoError("cannot read " + path, errno);
+    if (n == 0) return SecondsSince(start_us);
+  }
+}
+
+class CodecRun {
+ public:
+  CodecRun(const CodecBenchOptions& options, std::string directory, CodecBenchReport& report)
+      : options_(options), directory_(std::move(directory)), report_(report), context_(report.n_threads) {}
+
+  Status All() {
+    Say("limits");
+    report_.copy_bytes_per_second = MeasureMachine(context_).copy_bytes_per_second;
+    DF_RETURN_IF_ERROR(MeasureDisk());
+    Say("a family of shape " + options_.shape);
+    DF_RETURN_IF_ERROR(WriteSyntheticFamily(directory_, options_.shape, 1));
+    DF_ASSIGN_OR_RETURN(base_, Checkpoint::Open(directory_ + "/base"));
+    DF_ASSIGN_OR_RETURN(fine_tune_, Checkpoint::Open(directory_ + "/fine-tune"));
+    DF_RETURN_IF_ERROR(MeasureCompress());
+    DF_RETURN_IF_ERROR(MeasureLoads());
+    return MeasurePacking();
+  }
+
+ private:
+  void Say(const std::string& what) const {
+    if (options_.on_progress) options_.on_progress(what);
+  }
+
+  // `body` returns a Status.
+  template <typename Body>
+  Status Measure(const std::string& what, uint64_t bytes, const Body& body) {
+    Say(what);
+    std::vector<double> seconds;
+    for (size_t round = 0; round < options_.n_rounds; ++round) {
+      const int64_t start_us = SteadyClock().NowUs();
+      DF_RETURN_IF_ERROR(body());
+      seconds.push_back(SecondsSince(start_us));
+    }
+    report_.lines.push_back({.what = what, .bytes = bytes, .seconds = Median(seconds)});
+    return Status::Ok();
+  }
+
+  Status MeasureDisk() {
+    Say("the disk");
+    const std::string path = directory_ + "/disk";
+    std::vector<char> piece(kDiskPieceBytes, 'x');
+    std::vector<double> write_s, read_s;
+    for (size_t round = 0; round < options_.n_rounds; ++round) {
+      DF_ASSIGN_OR_RETURN(const double written, WriteSeconds(path, piece));
+      DF_ASSIGN_OR_RETURN(const double read, ReadSeconds(path, piece));
+      write_s.push_back(written);
+      read_s.push_back(read);
+    }
+    std::filesystem::remove(path);
+    report_.disk_write_bytes_per_second = kDiskBytes / Median(write_s);
+    report_.disk_read_bytes_per_second = kDiskBytes / Median(read_s);
+    return Status::Ok();
+  }
+
+  Status MeasureCompress() {
+    const std::string out = directory_ + "/compressed";
+    DF_RETURN_IF_ERROR(Measure("compress (of the fine-tune)", fine_tune_->weight_bytes(), [&] {
+      const auto report = Compress(context_.pool, *base_, *fine_tune_, out, {.replace = true});
+      return report.ok() ? Status::Ok() : report.status();
+    }));
+    return Measure("verify (of the fine-tune)", fine_tune_->weight_bytes(), [&] {
+      const auto report = Verify(context_.pool, *base_, out, fine_tune_.get(), {});
+      return report.ok() ? Status::Ok() : report.status();
+    });
+  }
+
+  Status MeasureLoads() {
+    std::shared_ptr<const BaseWeights> base;
+    DF_RETURN_IF_ERROR(Measure("load the base (of its file)", base_->weight_bytes(), [&]() -> Status {
+      base.reset();
+      DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory_ + "/base"));
+      DF_ASSIGN_OR_RETURN(base, LoadBase(context_, *checkpoint));
+      return Status::Ok();
+    }));
+    const std::string path = directory_ + "/compressed";
+    DF_ASSIGN_OR_RETURN(const auto delta, DeltaDirectory::Open(path));
+    return Measure("load a delta, digest checked (of its file)", delta->stored_bytes(), [&] {
+      const auto loaded = LoadVariantWeights(context_, *base, path);
+      return loaded.ok() ? Status::Ok() : loaded.status();
+    });
+  }
+
+  // The base's largest matrix and the delta's signs of it, again and again from the page cache.
+  Status MeasurePacking() {
+    const StoredTensor* largest = nullptr;
+    std::string name;
+    for (const Slot& slot : ListSlots(base_->config(), base_->config().tied_head)) {
+      if (slot.kind != SlotKind::kMatrix) continue;
+      const StoredTensor* tensor = base_->FindOrNull(slot.name);
+      if (tensor == nullptr || (largest != nullptr && tensor->view.bytes.size() <= largest->view.bytes.size()))
+        continue;
+      largest = tensor;
+      name = slot.name;
+    }
+    DF_CHECK(largest != nullptr);
+    DF_RETURN_IF_ERROR(Measure("pack a base matrix", largest->view.bytes.size(), [&] {
+      kernels::PackWeight(context_, largest->view);
+      return Status::Ok();
+    }));
+    const size_t d_out = largest->view.shape[0], d_in = largest->view.shape[1];
+    DF_ASSIGN_OR_RETURN(const auto directory, DeltaDirectory::Open(directory_ + "/delta-0"));
+    DF_ASSIGN_OR_RETURN(const LinearDelta delta, directory->Linear(name, {d_out, d_in}, d_out));
+    return Measure("pack a matrix of signs", delta.planes.front().bits.size(), [&] {
+      kernels::PackDelta(context_, delta);
+      return Status::Ok();
+    });
+  }
+
+  const CodecBenchOptions& options_;
+  const std::string directory_;
+  CodecBenchReport& report_;
+  KernelContext context_;
+  std::shared_ptr<const Checkpoint> base_, fine_tune_;
+};
+
+}  // namespace
+
+Result<CodecBenchReport> RunCodecBench(const CodecBenchOptions& options) {
+  CodecBenchReport report = {
+      .shape = options.shape, .n_threads = options.n_threads == 0 ? UsableCpus() : options.n_threads, .lines = {}};
+  if (kernels::IsScalarTarget()) {
+    return FailedPrecondition("the scalar target is the oracle and has no limits to be measured against");
+  }
+  DF_RETURN_IF_ERROR(SyntheticConfig(options.shape).status());
+  DF_ASSIGN_OR_RETURN(const TemporaryDirectory directory, TemporaryDirectory::Make(options.directory));
+  DF_RETURN_IF_ERROR(CodecRun(options, directory.path(), report).All());
+  return report;
+}
+
+Json ToJson(const CodecBenchReport& report) {
+  Json json = {{"shape", report.shape},
+               {"threads", report.n_threads},
+               {"limits",
+                {{"copy_bytes_per_second", report.copy_bytes_per_second},
+                 {"disk_read_bytes_per_second", report.disk_read_bytes_per_second},
+                 {"disk_write_bytes_per_second", report.disk_write_bytes_per_second}}}};
+  json["results"] = Json::array();
+  for (const CodecLine& line : report.lines) {
+    json["results"].push_back({{"name", line.what},
+                               {"bytes", line.bytes},
+                               {"seconds", line.seconds},
+                               {"bytes_per_second", line.bytes_per_second()},
+                               {"copy_share", line.bytes_per_second() / report.copy_bytes_per_second},
+                               {"disk_read_share", line.bytes_per_second() / report.disk_read_bytes_per_second}});
+  }
+  return json;
+}
+
+}  // namespace df::tools

@@ -1,0 +1,44 @@
+// Compressing, loading and packing against what memory and disk can do in the same run.
+#ifndef DELTAFOLD_TOOLS_BENCH_CODEC_H_
+#define DELTAFOLD_TOOLS_BENCH_CODEC_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/status.h"
+
+namespace df::tools {
+
+struct CodecBenchOptions {
+  std::string shape = "wide";  // of the made-up family (synthetic_shape.h)
+  std::string directory = {};  // an existing one, for a temporary directory in it; "" = the system's
+  size_t n_threads = 0;        // 0 = UsableCpus()
+  size_t n_rounds = 3;
+  std::function<void(const std::string& what)> on_progress = {};  // may be empty
+};
+
+struct CodecLine {
+  std::string what;
+  uint64_t bytes = 0;  // that are worked through
+  double seconds = 0;  // median of the rounds, wall time
+  double bytes_per_second() const { return static_cast<double>(bytes) / seconds; }
+};
+
+struct CodecBenchReport {
+  std::string shape;
+  size_t n_threads = 0;
+  double copy_bytes_per_second = 0;                                        // memory to memory
+  double disk_read_bytes_per_second = 0, disk_write_bytes_per_second = 0;  // past the page cache; to stable storage
+  std::vector<CodecLine> lines = {};
+};
+
+// The only errors are kInvalidArgument (unknown shape) and kIo; what was written is removed in any case.
+Result<CodecBenchReport> RunCodecBench(const CodecBenchOptions& options);
+
+Json ToJson(const CodecBenchReport& report);
+
+}  // namespace df::tools
+
+#endif  // DELTAFOLD_TOOLS_BENCH_CODEC_H_

@@ -1,0 +1,58 @@
+// Every kernel against its target, beside this machine's limits.
+#ifndef DELTAFOLD_TOOLS_BENCH_KERNELS_H_
+#define DELTAFOLD_TOOLS_BENCH_KERNELS_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "tools/machine.h"
+#include "tools/row_set.h"
+#include "tools/statistics.h"
+#include "tools/targets.h"
+
+namespace df::tools {
+
+struct KernelBenchOptions {
+  std::vector<size_t> threads = {1, 2};
+  RowSelection only = {};  // names of rows; empty = all
+  bool quick = false;      // one shape and a third of the rounds: an impression, not a verdict
+  TargetTable targets = {};
+  std::function<void(const std::string& what)> on_progress = {};  // may be empty
+};
+
+enum class Verdict { kPass, kMiss, kNoTarget, kMissing };
+std::string_view VerdictName(Verdict verdict);  // "pass", "MISS", "no target", "not measured"
+
+struct JudgedRow {
+  RowResult row;
+  std::string unit;
+  double value = 0;               // median; the largest sample of errors
+  Interval bounds;                // 95 % each side
+  std::optional<double> target;   // for the current vector target
+  bool higher_is_better = false;  // with a target
+  Verdict verdict = Verdict::kMissing;
+};
+
+struct KernelBenchReport {
+  std::string cpu = {}, vector_target = {};
+  std::vector<Machine> before = {}, after = {};  // [threads]
+  std::vector<JudgedRow> rows = {};
+  double drift = 0;      // the largest between before and after
+  bool is_void = false;  // the limits drifted further than allowed: no figure of this run counts
+};
+
+// Value, bounds and verdict of a row's samples. Pure.
+JudgedRow Judge(RowResult row, const TargetTable& targets, const std::string& vector_target);
+
+// kInvalidArgument for an unknown name in `only` or no threads, kFailedPrecondition for the scalar target, which has no
+// limits, and for too little memory (both figures are named).
+Result<KernelBenchReport> RunKernelBench(const KernelBenchOptions& options);
+
+Json ToJson(const KernelBenchReport& report);
+
+}  // namespace df::tools
+
+#endif  // DELTAFOLD_TOOLS_BENCH_KERNELS_H_

@@ -1,0 +1,155 @@
+// The benches themselves on models of a moment: that they measure, and that their reports hold together. What they
+// measure here says nothing.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/json.h"
+#include "kernels/target.h"
+#include "testing/refusal.h"
+#include "testing/status_matchers.h"
+#include "testing/temporary_directory.h"
+#include "tools/bench_codec.h"
+#include "tools/linear_rows.h"
+#include "tools/bench_model.h"
+#include "tools/step_rows.h"
+#include "tools/synthetic_shape.h"
+#include "tools/synthetic_weights.h"
+
+namespace df::tools {
+namespace {
+
+using testing::ExpectRefusal;
+using testing::ValueOrDie;
+
+ModelConfig ShapeConfig(const std::string& name) {
+  return ValueOrDie(ParseModelConfig(ValueOrDie(SyntheticConfig(name))));
+}
+
+TEST(Synthetic, EveryShapeIsAModelWeCanServe) {
+  for (const std::string& name : SyntheticShapeNames()) {
+    const ModelConfig config = ShapeConfig(name);
+    EXPECT_GT(SyntheticBaseBytes(config), 10 * SyntheticVariantBytes(config)) << name;
+  }
+  ExpectRefusal(SyntheticConfig("gpt-5"), StatusCode::kInvalidArgument, {"gpt-5", "qwen3-0.6b", "llama-8b"});
+}
+
+TEST(Synthetic, BytesAreTheRealModels) {
+  // Parameters of the public checkpoints, embeddings once where tied.
+  EXPECT_NEAR(static_cast<double>(SyntheticBaseBytes(ShapeConfig("qwen3-0.6b"))), 2 * 596e6, 2 * 1e6);
+  EXPECT_NEAR(static_cast<double>(SyntheticBaseBytes(ShapeConfig("tinyllama-1.1b"))), 2 * 1100e6, 2 * 1e6);
+  EXPECT_NEAR(static_cast<double>(SyntheticBaseBytes(ShapeConfig("llama-8b"))), 2 * 8030e6, 2 * 3e6);
+}
+
+TEST(Synthetic, PackedWeightsHavePaddingOfZeroAndValuesWithinTheBound) {
+  KernelContext context(1);
+  const kernels::PackedWeight weight = SyntheticWeight(context, 33, 7, 5);
+  double sum = 0;
+  for (size_t row = 0; row < 33; ++row) {
+    for (size_t col = 0; col < 7; ++col) {
+      EXPECT_LE(std::abs(weight.At(row, col)), kSyntheticBound);
+      sum += std::abs(static_cast<double>(weight.At(row, col)));
+    }
+  }
+  EXPECT_NEAR(sum / (33 * 7), kSyntheticBound / 2, kSyntheticBound / 8);
+  for (size_t row = 0; row < 64; ++row) {
+    EXPECT_EQ(weight.At(row, 7), 0.0F) << "the eighth column is padding";
+    if (row >= 33) EXPECT_EQ(weight.At(row, 0), 0.0F);
+  }
+}
+
+TEST(KernelBench, MeasuresEveryRowOnASmallMatrix) {
+  if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
+  KernelContext context(2);
+  // Both halves rotate over 320 MB; a small matrix and two rounds keep that to a moment.
+  const auto rows = MeasureLinearRows(context, {"512x1024", 512, 1024}, {"gemv_bandwidth_share", "repack_share"}, 2);
+  ASSERT_EQ(rows.size(), 3u);  // packing: base and signs
+  for (const RowResult& row : rows) {
+    EXPECT_EQ(row.samples.size(), 2u) << row.name;
+    EXPECT_EQ(row.n_threads, 2u);
+    EXPECT_GT(row.bytes_per_second, 0) << row.name;
+    for (const double sample : row.samples) EXPECT_GT(sample, 0) << row.name;
+  }
+}
+
+TEST(KernelBench, ErrorRowsAreBelowTheBoundOfTheirContract) {
+  KernelContext context(1);
+  const auto rows = MeasureErrorRows(context, {"exact_error"}, 2);
+  ASSERT_EQ(rows.size(), 1u);
+  for (const double error : rows[0].samples) {
+    EXPECT_GT(error, 0);
+    EXPECT_LT(error, 1e-5);
+  }
+}
+
+TEST(KernelBench, StepRowsTakeTheWholeStepApart) {
+  KernelContext context(1);
+  const auto base = SyntheticBase(context, ShapeConfig("small"), 1);
+  const auto rows = MeasureStepRows(context, base, "small", {}, 3);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].name, "non_matrix_share");
+  for (const double share : rows[0].samples) EXPECT_LT(share, 1);
+}
+
+TEST(ModelBench, ReportsEveryTableOfASmallModel) {
+  if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
+  KernelContext context(1);
+  const auto base = SyntheticBase(context, ShapeConfig("small"), 1);
+  const ModelBenchOptions options = {.n_threads = 1,
+                                     .n_variants = 2,
+                                     .prompt_tokens = {16},
+                                     .batches = {1, 2, 3},
+                                     .table_prompt_tokens = 4,
+                                     .table_rounds = 1,
+                                     .decode_rounds = 1,
+                                     .decode_tokens = 4,
+                                     .prompt_budget_s = 0,
+                                     .on_progress = {}};
+  const ModelBenchReport report = ValueOrDie(RunModelBench("small", base, options));
+  const Json json = ToJson(report);
+  EXPECT_EQ(json["variants"].size(), 3u);
+  EXPECT_EQ(json["variants"][0]["name"], "base");
+  EXPECT_EQ(json["variants"][0]["ratio"], 1.0);
+  ASSERT_EQ(json["batches"].size(), 3u);
+  EXPECT_TRUE(json["batches"][1].contains("distinct_variants"));
+  EXPECT_FALSE(json["batches"][2].contains("distinct_variants")) << "three rows, two variants";
+  EXPECT_EQ(json["prompts"][0]["pairs"], 1);
+  EXPECT_EQ(json["memory"]["base_bytes"], base->bytes);
+  EXPECT_GT(json["memory"]["rss_bytes"].get<uint64_t>(), base->bytes);
+  EXPECT_EQ(json["promises"].size(), 1u) << "one row; 8 rows and 512 tokens were not asked for";
+  // A step of one base row reads the matrices once and little else.
+  const double bytes = report.batches[0].base_bandwidth_share * report.before.read_bytes_per_second *
+                       report.batches[0].base_step_ms * 1e-3;
+  const double embedding = static_cast<double>(base->embedding.weight.bytes());
+  EXPECT_GT(bytes, static_cast<double>(base->bytes) * 0.99);  // the tied embedding is the head
+  EXPECT_LT(bytes, static_cast<double>(base->bytes) + embedding);
+  EXPECT_EQ(Plots(report)[0].series[0].points.size(), 2u);
+}
+
+TEST(ModelBench, RefusesWhatDoesNotFit) {
+  KernelContext context(1);
+  const auto base = SyntheticBase(context, ShapeConfig("small"), 1);
+  ExpectRefusal(RunModelBench("small", base, {.prompt_tokens = {5000}}), StatusCode::kInvalidArgument,
+                {"5000", "4096"});
+  ExpectRefusal(RunModelBench("small", base, {.batches = {65}}), StatusCode::kInvalidArgument, {"64"});
+  ExpectRefusal(MakeBenchBase(ShapeConfig("llama-8b"), 100'000), StatusCode::kFailedPrecondition, {"memory"});
+}
+
+// Writes 256 MB to measure the disk.
+TEST(CodecBenchSlow, MeasuresEveryLineAndLeavesNothingBehind) {
+  if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
+  const testing::TemporaryDirectory directory;
+  const CodecBenchReport report =
+      ValueOrDie(RunCodecBench({.shape = "small", .directory = directory.path(), .n_threads = 1, .n_rounds = 1}));
+  const Json json = ToJson(report);
+  EXPECT_EQ(json["results"].size(), 6u);
+  for (const Json& line : json["results"]) EXPECT_GT(line["bytes_per_second"].get<double>(), 0) << line["name"];
+  EXPECT_GT(json["limits"]["disk_read_bytes_per_second"].get<double>(), 0);
+  ExpectRefusal(RunCodecBench({.shape = "gpt-5", .directory = directory.path(), .n_rounds = 1}),
+                StatusCode::kInvalidArgument, {"gpt-5"});
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+}  // namespace
+}  // namespace df::tools

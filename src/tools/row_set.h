@@ -1,0 +1,68 @@
+// Rows of the target table over the operations of interleaved rounds.
+#ifndef DELTAFOLD_TOOLS_ROW_SET_H_
+#define DELTAFOLD_TOOLS_ROW_SET_H_
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cost.h"
+#include "tools/rounds.h"
+
+namespace df::tools {
+
+// The measurements of one row: one sample a round.
+struct RowResult {
+  std::string name;   // of the target
+  std::string shape;  // "4096x4096"
+  size_t n_threads = 0;
+  std::vector<double> samples;
+  // Of the operation that the row is about, by the median of its times; 0 where that says nothing.
+  double bytes_per_second = 0, flops_per_second = 0;
+  std::string missing;  // why there are no samples
+};
+
+// Names of rows to measure; empty = all.
+using RowSelection = std::set<std::string>;
+inline bool Wants(const RowSelection& selection, const std::string& name) {
+  return selection.empty() || selection.contains(name);
+}
+
+// Thread-compatible.
+class RowSet {
+ public:
+  using Operation = Rounds::Operation;
+  // Seconds of an operation in the round at hand.
+  using Times = std::function<double(Operation)>;
+
+  RowSet(std::string shape, size_t n_threads) : shape_(std::move(shape)), n_threads_(n_threads), rounds_(n_threads) {}
+
+  Operation Add(std::function<void()> run, std::function<void()> prepare = {}) {
+    return rounds_.Add(std::move(run), std::move(prepare));
+  }
+
+  struct Row {
+    std::string name;
+    Operation subject = 0;          // what the row is about
+    kernels::Cost cost;             // of the subject
+    std::vector<Operation> others;  // what else `sample` looks at
+    std::function<double(const Times&)> sample;
+  };
+  void AddRow(Row row) { rows_.push_back(std::move(row)); }
+
+  // Runs what the selected rows need, `n_rounds` times, in turn.
+  std::vector<RowResult> Measure(const RowSelection& selection, size_t n_rounds);
+
+ private:
+  RowResult ResultOf(const Row& row) const;
+
+  std::string shape_;
+  size_t n_threads_;
+  Rounds rounds_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace df::tools
+
+#endif  // DELTAFOLD_TOOLS_ROW_SET_H_

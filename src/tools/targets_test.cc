@@ -1,0 +1,102 @@
+#include "tools/targets.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "testing/refusal.h"
+#include "testing/status_matchers.h"
+#include "tools/bench_kernels.h"
+
+namespace df::tools {
+namespace {
+
+using testing::ExpectRefusal;
+using testing::ValueOrDie;
+
+TEST(Targets, TheBuiltInTableHasEveryPromise) {
+  const TargetTable table = ValueOrDie(ParseTargets(BuiltInTargetsText()));
+  EXPECT_EQ(table.pairs, 30u);
+  EXPECT_DOUBLE_EQ(table.max_drift, 0.1);
+  for (const char* name :
+       {"gemv_bandwidth_share", "base_bound_share_2", "base_bound_share_4", "base_bound_share_8", "base_bound_share_16",
+        "decode_variant_over_base", "decode_mixed_bound_2", "decode_mixed_bound_4", "decode_mixed_bound_8",
+        "decode_8_variants_vs_separate", "prefill_variant_over_base_16", "prefill_variant_over_base_64",
+        "prefill_variant_over_base_256", "prefill_fma_share", "repack_share", "lut_error", "exact_error",
+        "non_matrix_share"}) {
+    const Target* target = table.FindOrNull(name);
+    ASSERT_NE(target, nullptr) << name;
+    EXPECT_TRUE(target->For("avx512").has_value()) << name;
+    EXPECT_TRUE(target->For("avx2").has_value()) << name;
+    EXPECT_FALSE(target->For("sse4").has_value()) << name;
+  }
+}
+
+TEST(Targets, TheBoundOnTheBadSideDecides) {
+  const Target share = {.name = "", .what = "", .unit = "", .higher_is_better = true};
+  EXPECT_TRUE(share.Meets(0.9, {.low = 0.9, .high = 0.95}));
+  EXPECT_FALSE(share.Meets(0.9, {.low = 0.89, .high = 0.95}));
+  const Target ratio = {.name = "", .what = "", .unit = "", .higher_is_better = false};
+  EXPECT_TRUE(ratio.Meets(1.1, {.low = 1.0, .high = 1.1}));
+  EXPECT_FALSE(ratio.Meets(1.1, {.low = 1.0, .high = 1.11}));
+}
+
+TEST(Targets, RefusesWhatIsNoTable) {
+  ExpectRefusal(ParseTargets("{"), StatusCode::kCorrupt, {});
+  ExpectRefusal(ParseTargets(R"({"pairs": 0, "max_drift": 0.1, "targets": []})"), StatusCode::kInvalidArgument,
+                {"pairs"});
+  ExpectRefusal(ParseTargets(R"({"pairs": 30, "max_drift": 0.1, "targets": {}})"), StatusCode::kInvalidArgument,
+                {"targets"});
+  ExpectRefusal(ParseTargets(R"({"pairs": 30, "max_drift": 0.1, "targets":
+                    [{"name": "a", "what": "", "unit": "", "better": "bigger"}]})"),
+                StatusCode::kInvalidArgument, {"a", "bigger"});
+  ExpectRefusal(ParseTargets(R"({"pairs": 30, "max_drift": 0.1, "targets":
+                    [{"name": "a", "what": "", "unit": "", "better": "lower"},
+                     {"name": "a", "what": "", "unit": "", "better": "lower"}]})"),
+                StatusCode::kInvalidArgument, {"a", "twice"});
+}
+
+RowResult RowOf(const std::string& name, std::vector<double> samples) {
+  return {.name = name, .shape = "4096x4096", .n_threads = 1, .samples = std::move(samples), .missing = {}};
+}
+
+TEST(KernelBench, JudgesByTheTargetOfTheInstructionSet) {
+  const TargetTable table = ValueOrDie(ParseTargets(BuiltInTargetsText()));
+  const RowResult row = RowOf("base_bound_share_4", std::vector<double>(30, 0.7));
+  EXPECT_EQ(Judge(row, table, "avx2").verdict, Verdict::kPass);
+  EXPECT_EQ(Judge(row, table, "avx512").verdict, Verdict::kMiss);
+  EXPECT_EQ(Judge(row, table, "neon").verdict, Verdict::kNoTarget);
+  EXPECT_EQ(Judge(RowOf("base_bound_share_4", {}), table, "avx2").verdict, Verdict::kMissing);
+}
+
+TEST(KernelBench, AnErrorIsItsWorstCase) {
+  const TargetTable table = ValueOrDie(ParseTargets(BuiltInTargetsText()));
+  std::vector<double> samples(30, 1e-7);
+  samples.back() = 2e-6;
+  const JudgedRow judged = Judge(RowOf("exact_error", samples), table, "avx2");
+  EXPECT_EQ(judged.value, 2e-6);
+  EXPECT_EQ(judged.verdict, Verdict::kMiss);
+}
+
+TEST(KernelBench, JsonHasTheKeysThatScriptsRead) {
+  const TargetTable table = ValueOrDie(ParseTargets(BuiltInTargetsText()));
+  KernelBenchReport report = {.cpu = "cpu", .vector_target = "avx2"};
+  report.before = report.after = {Machine{.n_threads = 1, .read_bytes_per_second = 1e10}};
+  report.rows = {Judge(RowOf("gemv_bandwidth_share", std::vector<double>(30, 0.95)), table, "avx2"),
+                 Judge(RowOf("lut_error", {}), table, "avx2")};
+  const Json json = ToJson(report);
+  EXPECT_EQ(json["limits"]["before"][0]["read_bytes_per_second"], 1e10);
+  const Json& row = json["results"][0];
+  EXPECT_EQ(row["name"], "gemv_bandwidth_share");
+  EXPECT_EQ(row["shape"], "4096x4096");
+  EXPECT_EQ(row["threads"], 1);
+  EXPECT_EQ(row["value"], 0.95);
+  EXPECT_EQ(row["samples"].size(), 30u);
+  EXPECT_EQ(row["unit"], "share");
+  EXPECT_EQ(row["target"], 0.9);
+  EXPECT_EQ(row["pass"], true);
+  EXPECT_TRUE(json["results"][1]["value"].is_null());
+  EXPECT_TRUE(json["results"][1]["pass"].is_null()) << "what was not measured has not passed";
+}
+
+}  // namespace
+}  // namespace df::tools
