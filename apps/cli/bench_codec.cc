@@ -1,3 +1,5 @@
+#include "tools/bench_codec.h"
+
 #include <iostream>
 #include <memory>
 
@@ -5,7 +7,6 @@
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/table.h"
-#include "tools/bench_codec.h"
 
 namespace df::cli {
 namespace {

@@ -1,3 +1,5 @@
+#include "tools/bench_kernels.h"
+
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -10,7 +12,6 @@
 #include "cli/command.h"
 #include "cli/table.h"
 #include "kernels/target.h"
-#include "tools/bench_kernels.h"
 
 namespace df::cli {
 namespace {

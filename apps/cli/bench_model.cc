@@ -1,3 +1,5 @@
+#include "tools/bench_model.h"
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -10,7 +12,6 @@
 #include "cli/model_argument.h"
 #include "cli/table.h"
 #include "format/checkpoint.h"
-#include "tools/bench_model.h"
 #include "tools/synthetic_shape.h"
 
 namespace df::cli {

@@ -1,3 +1,5 @@
+#include "tools/bench_serve.h"
+
 #include <cstdlib>
 #include <iostream>
 #include <map>
@@ -7,7 +9,6 @@
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/table.h"
-#include "tools/bench_serve.h"
 
 namespace df::cli {
 namespace {

@@ -138,8 +138,8 @@ TEST(Company, LogitsAreTheSameBitsAloneInPairsAndAllTogether) {
   });
 }
 
-// Without --batch-invariant paths are chosen by what a step holds. 14-bit tables are within 1e-3 of a variant's own part
-// of every sum (kernels/linear.h); logits of this family, which are a few units large, may differ by as much.
+// Without --batch-invariant paths are chosen by what a step holds. 14-bit tables are within 1e-3 of a variant's own
+// part of every sum (kernels/linear.h); logits of this family, which are a few units large, may differ by as much.
 constexpr float kDefaultModeTolerance = 1e-3F;
 
 TEST(Company, LogitsByDefaultStayWithinTheBoundOfTheLookup) {
@@ -155,7 +155,8 @@ TEST(Company, LogitsByDefaultStayWithinTheBoundOfTheLookup) {
       ASSERT_EQ(together[i].size(), alone.size());
       for (size_t row = 0; row < alone.size(); ++row) {
         for (size_t token = 0; token < alone[row].size(); ++token) {
-          ASSERT_NEAR(together[i][row][token], alone[row][token], kDefaultModeTolerance) << "request " << i << " row " << row;
+          ASSERT_NEAR(together[i][row][token], alone[row][token], kDefaultModeTolerance)
+              << "request " << i << " row " << row;
         }
       }
     }
