@@ -305,6 +305,7 @@ TEST_F(EngineTest, EndsARequestWhoseTimeIsOver) {
 
 TEST_F(EngineTest, ItsEndIsTheEndOfEveryRequest) {
   std::vector<GenerationRequest> requests;
+  requests.reserve(20);
   for (int i = 0; i < 20; ++i) requests.push_back(Request(std::to_string(i), i % 2 == 0 ? "base" : "delta2", 100));
   {
     const auto engine = MakeEngine({.n_threads = 2, .max_num_seqs = 4});
@@ -340,6 +341,7 @@ TEST_F(EngineTest, EveryAcceptedRequestEndsOnceUnderLoadFromManyThreads) {
     return n_ended == n_accepted;
   };
   std::vector<std::future<bool>> clients;
+  clients.reserve(4);
   for (uint64_t seed = 0; seed < 4; ++seed) clients.push_back(std::async(std::launch::async, client, seed));
   for (auto& done : clients) EXPECT_TRUE(done.get());
   ExpectIdle(*engine);

@@ -132,6 +132,7 @@ void RunDecodeStep(benchmark::State& state) {
   Mat<float> logits(n_sequences, kVocab);
   for (size_t i = 0; i < n_sequences * kVocab; ++i) logits.Row(0)[i] = static_cast<float>(RandomUnit(3, i) * 20);
   std::vector<kernels::SampleRow> draws;
+  draws.reserve(n_sequences);
   for (size_t i = 0; i < n_sequences; ++i) draws.push_back({.row = i, .vocab = kVocab});
   std::vector<kernels::Sampled> sampled(n_sequences);
   const SteadyClock clock;

@@ -151,6 +151,7 @@ class ScriptedService final : public TextService {
   }
   std::vector<std::shared_ptr<const Variant>> List() const override {
     std::vector<std::shared_ptr<const Variant>> list;
+    list.reserve(variants_.size());
     for (const auto& [name, variant] : variants_) list.push_back(variant);
     return list;
   }

@@ -143,6 +143,7 @@ inline void WriteTinyBase(const std::string& directory, uint64_t seed) {
   WriteTinyText(directory);
   const std::vector<Slot> slots = ListSlots(ParsedTinyConfig(), false);
   std::vector<TensorSpec> specs;
+  specs.reserve(slots.size());
   for (const Slot& slot : slots) {
     specs.push_back({slot.name, DType::kBf16, slot.IsVector() ? Shape{slot.d_out} : Shape{slot.d_out, slot.d_in}});
   }

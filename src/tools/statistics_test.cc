@@ -37,6 +37,7 @@ TEST(Statistics, BoundsOfEqualSamplesAreThatSample) {
 
 TEST(Statistics, BoundsEncloseTheMedianAndOneOutlierDoesNotMoveThem) {
   std::vector<double> samples;
+  samples.reserve(40);
   for (uint64_t i = 0; i < 40; ++i) samples.push_back(1 + 0.1 * RandomUnit(1, i));
   const Interval bounds = MedianBounds(samples);
   EXPECT_LE(bounds.low, Median(samples));
@@ -52,6 +53,7 @@ TEST(Statistics, TheLowerBoundHoldsAsOftenAsItSays) {
   int holds = 0;
   for (uint64_t experiment = 0; experiment < kExperiments; ++experiment) {
     std::vector<double> samples;
+    samples.reserve(31);
     for (uint64_t i = 0; i < 31; ++i) samples.push_back(RandomUnit(100 + experiment, i));
     holds += MedianBounds(samples, experiment).low <= 0.5 ? 1 : 0;
   }

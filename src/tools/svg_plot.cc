@@ -105,7 +105,8 @@ class Drawing {
       points += (points.empty() ? "" : " ") + Number(at.x) + "," + Number(at.y);
       dots += "<circle cx=\"" + Number(at.x) + "\" cy=\"" + Number(at.y) + "\" r=\"3.5\" fill=\"" + colour + "\"/>\n";
     }
-    const double x = kLeft + 150 * static_cast<double>(place % 3), y = 46 + 18 * static_cast<double>(place / 3);
+    const size_t column = place % 3, line = place / 3;
+    const double x = kLeft + 150 * static_cast<double>(column), y = 46 + 18 * static_cast<double>(line);
     return "<polyline points=\"" + points + "\" fill=\"none\" stroke=\"" + colour + "\" stroke-width=\"2\"/>\n" + dots +
            "<circle cx=\"" + Number(x + 5) + "\" cy=\"" + Number(y - 4) + "\" r=\"4\" fill=\"" + colour + "\"/>\n" +
            Text(x + 15, y, "font-size=\"12\"", series.name);

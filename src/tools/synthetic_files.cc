@@ -23,6 +23,7 @@ constexpr size_t kPieceElements = size_t{1} << 20;
 Status WriteWeights(const std::string& directory, const std::vector<Slot>& slots, uint64_t base_seed,
                     uint64_t tune_seed) {
   std::vector<TensorSpec> specs;
+  specs.reserve(slots.size());
   for (const Slot& slot : slots) {
     specs.push_back({slot.name, DType::kBf16, slot.IsVector() ? Shape{slot.d_out} : Shape{slot.d_out, slot.d_in}});
   }
