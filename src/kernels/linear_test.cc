@@ -113,8 +113,8 @@ struct Size {
 };
 
 TEST(Linear, BaseIsWithinItsBoundForEveryElementTypeAndSize) {
-  const std::vector<Size> sizes = {{1, 1},    {31, 7},   {33, 63},   {72, 64},   {257, 96},
-                                   {64, 130}, {33, 513}, {40, 4104}, {33, 14336}};
+  const std::vector<Size> sizes = {{1, 1},    {31, 7},    {33, 63},  {72, 64},   {257, 96},
+                                   {64, 130}, {128, 640}, {33, 513}, {40, 4104}, {33, 14336}};
   for (const Size size : sizes) {
     for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) {
       Family family(size.d_out, size.d_in, dtype, true, size.d_in);
@@ -124,7 +124,8 @@ TEST(Linear, BaseIsWithinItsBoundForEveryElementTypeAndSize) {
 }
 
 TEST(Linear, SignPlanesAreWithinTheirBoundForEveryScale) {
-  const std::vector<Size> sizes = {{1, 1}, {31, 7}, {72, 63}, {257, 96}, {33, 130}, {65, 513}, {40, 4104}, {33, 14336}};
+  const std::vector<Size> sizes = {{1, 1},     {31, 7},   {72, 63},   {257, 96},  {33, 130},
+                                   {130, 640}, {65, 513}, {40, 4104}, {33, 14336}};
   for (const Size size : sizes) {
     Family family(size.d_out, size.d_in, DType::kBf16, false, size.d_in + 1);
     family.Add({.planes = 1, .row_scale = false, .col_scale = false});
@@ -266,7 +267,8 @@ TEST(Linear, AsksForNoMoreMemoryAfterTheFirstCall) {
 
 TEST(Linear, LookupSignsAreWithinTheirBound) {
   const KernelOptions lookup = {.sign_kernel = SignKernel::kLookup, .batch_invariant = true};
-  for (const Size size : {Size{1, 1}, Size{31, 7}, Size{72, 63}, Size{257, 96}, Size{65, 513}, Size{40, 4104}}) {
+  for (const Size size :
+       {Size{1, 1}, Size{31, 7}, Size{72, 63}, Size{257, 96}, Size{130, 640}, Size{65, 513}, Size{40, 4104}}) {
     Family family(size.d_out, size.d_in, DType::kBf16, true, size.d_in + 2, lookup);
     family.Add({.planes = 1, .row_scale = true});
     family.Add({.planes = 1, .row_scale = true, .col_scale = true});
@@ -402,8 +404,8 @@ std::vector<LinearSegment> SegmentsOf(const Family& family, const std::vector<Pl
   return segments;
 }
 
-void ExpectTheSameBitsInAnyBatch(const KernelOptions& options) {
-  Family family(97, 530, DType::kBf16, true, 13, options);
+void ExpectTheSameBitsInAnyBatch(const KernelOptions& options, size_t d_in) {
+  Family family(97, d_in, DType::kBf16, true, 13, options);
   family.Add({.planes = 1, .row_scale = true});
   family.Add({.planes = 1, .row_scale = true, .col_scale = true});
   family.Add({.planes = 2, .row_scale = true, .ranks = {5}, .gain = true});
@@ -412,14 +414,14 @@ void ExpectTheSameBitsInAnyBatch(const KernelOptions& options) {
   family.Add({.planes = 1, .raw = true});
   constexpr size_t kInputs = 12;
   TensorStore store(7);
-  const Mat<float> inputs = RandomRows(store, kInputs, 530);
+  const Mat<float> inputs = RandomRows(store, kInputs, d_in);
   std::list<KernelContext> contexts;
   for (size_t n_threads = 1; n_threads <= 3; ++n_threads) contexts.emplace_back(n_threads, options);
   OnEveryTarget([&](const std::string& target) {
     for (int round = 0; round < (target == "scalar" ? 2 : 24); ++round) {
       const std::vector<Placed> batch = RandomBatch(store, family, kInputs);
-      Mat<float> x(batch.size(), 530);
-      for (size_t i = 0; i < batch.size(); ++i) std::copy_n(inputs.Row(batch[i].source), 530, x.Row(i));
+      Mat<float> x(batch.size(), d_in);
+      for (size_t i = 0; i < batch.size(); ++i) std::copy_n(inputs.Row(batch[i].source), d_in, x.Row(i));
       KernelContext& context = *std::next(contexts.begin(), round % 3);
       Mat<float> y(batch.size(), family.MaxOut());
       Linear(context, family.base, SegmentsOf(family, batch), x.view(), y.view());
@@ -434,9 +436,10 @@ void ExpectTheSameBitsInAnyBatch(const KernelOptions& options) {
 }
 
 TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
-  ExpectTheSameBitsInAnyBatch({.sign_kernel = SignKernel::kAuto, .batch_invariant = true});
-  ExpectTheSameBitsInAnyBatch({.sign_kernel = SignKernel::kExact, .batch_invariant = true});
-  ExpectTheSameBitsInAnyBatch({.sign_kernel = SignKernel::kLookup, .batch_invariant = true});
+  for (const SignKernel kernel : {SignKernel::kAuto, SignKernel::kExact, SignKernel::kLookup}) {
+    ExpectTheSameBitsInAnyBatch({.sign_kernel = kernel, .batch_invariant = true}, 530);
+    ExpectTheSameBitsInAnyBatch({.sign_kernel = kernel, .batch_invariant = true}, 640);  // whole blocks of columns
+  }
 }
 
 TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {

@@ -12,6 +12,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/activations-inl.h"
 #include "kernels/cpu/block_product-inl.h"
+#include "kernels/cpu/core.h"
 #include "kernels/cpu/decode-inl.h"
 #include "kernels/cpu/epilogue-inl.h"
 #include "kernels/cpu/linear_plan.h"
@@ -138,8 +139,8 @@ using ExactSigns = LookupSigns<2>;
 
 // Paths by cost, for callers that do not ask for batch invariance. Signs of one row hide behind the base's bytes; on a
 // Zen 3 (4096 x 4096) exact signs take 0.22 ms a row hot and 14-bit ones 0.11, beside 2.6 ms for reading the base: from
-// two rows on the difference shows. Permutes of 16 lanes take 0.14 ms a row.
-inline constexpr size_t kMinLookupProducts = kLanes >= 16 ? 4 : 2;
+// two rows on the difference shows. Permutes of 16 lanes take 0.14 ms a row on an Intel core, 0.19 on a Zen 4.
+size_t MinLookupProducts() { return kLanes >= 16 && !ThisCore().halves_vectors ? 4 : 2; }
 // Estimated: folding costs about one operation a weight, once, and a second reading of the base; a row's own exact
 // signs cost 0.22 ms.
 inline constexpr size_t kMinFoldRows = 6;
@@ -176,15 +177,15 @@ size_t CountSignProducts(std::span<const LinearSegment> segments) {
 
 bool UsesLookup(const KernelOptions& options, std::span<const LinearSegment> segments) {
   if (options.sign_kernel != SignKernel::kAuto) return options.sign_kernel == SignKernel::kLookup;
-  return !options.batch_invariant && CountSignProducts(segments) >= kMinLookupProducts;
+  return !options.batch_invariant && CountSignProducts(segments) >= MinLookupProducts();
 }
 
 void LinearImpl(KernelContext& context, const LinearCall& call) {
-  if (UsesLookup(context.options, call.segments)) {
-    LinearWith<LookupSigns<1>>(context, call);
-  } else {
-    LinearWith<ExactSigns>(context, call);
-  }
+  if (!UsesLookup(context.options, call.segments)) return LinearWith<ExactSigns>(context, call);
+#if HWY_TARGET == HWY_AVX3
+  if (ThisCore().halves_vectors) return LinearWith<LookupSigns<1, kFullBytes / 2>>(context, call);
+#endif
+  LinearWith<LookupSigns<1>>(context, call);
 }
 
 }  // namespace df::kernels::cpu::HWY_NAMESPACE

@@ -18,6 +18,10 @@ using BytesTag = hn::Full128<uint8_t>;
 // A cache line of every row is read at once: rows lie powers of two apart and would evict each other's lines.
 constexpr size_t kWordsPerLine = 16;
 
+// The core's own prefetcher does not follow 32 rows. On a Zen 4 with 4096 bf16 columns a thread packs 0.86 of the speed
+// of copying with it, 0.60 without; 64 and 128 bytes are too near, more gains nothing.
+constexpr size_t kAheadBytes = 256;
+
 // 4 rows x 4 words -> 4 lines x 4 words.
 HWY_INLINE void Transpose4x4(const uint8_t* const* from, size_t word, uint32_t* to, size_t to_stride) {
   const Words d;
@@ -41,7 +45,10 @@ size_t TransposeWords(const ref::TileSource& source, size_t n_words, uint32_t* t
   for (size_t word = 0; word < n_full; word += kWordsPerLine) {
     for (size_t row = 0; row < kTileRows; row += 4) {
       const uint8_t* rows[4];
-      for (size_t i = 0; i < 4; ++i) rows[i] = source.rows + (row + i) * source.stride_bytes;
+      for (size_t i = 0; i < 4; ++i) {
+        rows[i] = source.rows + (row + i) * source.stride_bytes;
+        __builtin_prefetch(rows[i] + word * sizeof(uint32_t) + kAheadBytes, 0, 2);  // into the second level
+      }
       for (size_t i = 0; i < kWordsPerLine; i += 4) {
         Transpose4x4(rows, word + i, to + (word + i) * kTileRows + row, kTileRows);
       }

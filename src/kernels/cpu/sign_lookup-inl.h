@@ -33,11 +33,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
 
-using ByteTag = hn::ScalableTag<uint8_t>;
-using ByteVec = hn::Vec<ByteTag>;
-using WordTag = hn::ScalableTag<uint16_t>;
-using WordVec = hn::Vec<WordTag>;
-inline constexpr size_t kVectorBytes = 4 * kLanes;  // = outputs of a vector of bits
+// Bytes of a whole vector.
+inline constexpr size_t kFullBytes = 4 * kLanes;
 
 // At the start of a block's tables.
 struct alignas(64) LookupBlock {
@@ -46,9 +43,18 @@ struct alignas(64) LookupBlock {
   uint32_t outlier_column = 0;
 };
 
-// kParts pairs of digits: 1 or 2.
-template <size_t kParts>
+// kParts pairs of digits: 1 or 2. Vectors of kVectorBytes, as many outputs of bits.
+template <size_t kParts, size_t kVectorBytes = kFullBytes>
 struct LookupSigns {
+  using ByteTag = hn::CappedTag<uint8_t, kVectorBytes>;
+  using ByteVec = hn::Vec<ByteTag>;
+  using WordTag = hn::CappedTag<uint16_t, kVectorBytes / 2>;
+  using WordVec = hn::Vec<WordTag>;
+  using SumTag = hn::CappedTag<uint32_t, kVectorBytes / 4>;
+  using SumVec = hn::Vec<SumTag>;
+  using ProductTag = hn::CappedTag<float, kVectorBytes / 4>;
+  using ProductVec = hn::Vec<ProductTag>;
+
   static constexpr size_t kPartBytes = 4 * 16;  // [digit][quad][16]
   static constexpr size_t kOctetBytes = kParts * kPartBytes;
   static constexpr size_t kBlockBytes = sizeof(LookupBlock);
@@ -90,6 +96,15 @@ struct LookupSigns {
       AddPart<true>(args, v, args.tables, state.sums[0] + v);
       if constexpr (kParts == 2) AddPart<false>(args, v, args.tables + kPartBytes, state.sums[1] + v);
     }
+  }
+
+  // For whoever keeps the sums of all outputs in registers (decode_fused-inl.h): two digits, all vectors at once.
+  using Sums = WordVec[kShared][4];  // of two digits: all, odd, all, odd
+  static HWY_INLINE void LoadSums(const State& state, Sums& sums) { LoadPart(state.sums[0], sums); }
+  static HWY_INLINE void StoreSums(const Sums& sums, State& state) { StorePart(sums, state.sums[0]); }
+  static HWY_INLINE void AddOctet(const SignArgs& args, size_t octet, Sums& sums) {
+    static_assert(kParts == 1 && kShared == kVectors);
+    AddOctetPart(args, octet, 0, args.tables + octet * kOctetBytes, sums);
   }
 
   static void Finish(const SignArgs& args, State& state, float* product) {
@@ -144,60 +159,73 @@ struct LookupSigns {
     }
   }
 
-  // Two digits of vectors [first, first + kShared).
-  template <bool kPrefetch>
-  static HWY_INLINE void AddPart(const SignArgs& args, size_t first, const uint8_t* table,
-                                 uint16_t (*memory)[4][kVectorBytes / 2]) {
-    const ByteTag d8;
-    const WordTag d16;
-    const ByteVec low_four = hn::Set(d8, 15);
-    WordVec sums[kShared][4];
+  static HWY_INLINE void LoadPart(const uint16_t (*memory)[4][kVectorBytes / 2], Sums& sums) {
     DF_UNROLL
     for (size_t v = 0; v < kShared; ++v) {
       DF_UNROLL
-      for (size_t i = 0; i < 4; ++i) sums[v][i] = hn::Load(d16, memory[v][i]);
+      for (size_t i = 0; i < 4; ++i) sums[v][i] = hn::Load(WordTag(), memory[v][i]);
     }
-    for (size_t octet = 0; octet < args.n_octets; ++octet, table += kOctetBytes) {
-      if (kPrefetch) PrefetchNext(args, octet);
-      ByteVec low[kShared], high[kShared];
-      DF_UNROLL
-      for (size_t v = 0; v < kShared; ++v) {
-        const ByteVec bits = LoadBits(args, octet, first + v);
-        low[v] = hn::And(bits, low_four);
-        high[v] = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bits))), low_four);
-      }
-      DF_UNROLL
-      for (size_t digit = 0; digit < 2; ++digit) {
-        const ByteVec quad0 = hn::LoadDup128(d8, table + digit * 32);
-        const ByteVec quad1 = hn::LoadDup128(d8, table + digit * 32 + 16);
-        DF_UNROLL
-        for (size_t v = 0; v < kShared; ++v) {
-          const WordVec sum =
-              hn::BitCast(d16, hn::Add(hn::TableLookupBytes(quad0, low[v]), hn::TableLookupBytes(quad1, high[v])));
-          sums[v][2 * digit] = hn::Add(sums[v][2 * digit], sum);
-          sums[v][2 * digit + 1] = hn::Add(sums[v][2 * digit + 1], hn::ShiftRight<8>(sum));
-        }
-      }
-    }
+  }
+  static HWY_INLINE void StorePart(const Sums& sums, uint16_t (*memory)[4][kVectorBytes / 2]) {
     DF_UNROLL
     for (size_t v = 0; v < kShared; ++v) {
       DF_UNROLL
-      for (size_t i = 0; i < 4; ++i) hn::Store(sums[v][i], d16, memory[v][i]);
+      for (size_t i = 0; i < 4; ++i) hn::Store(sums[v][i], WordTag(), memory[v][i]);
     }
   }
 
-  // Sums of two digits for outputs 4l + p of lane l, less the bias.
-  static HWY_INLINE void Combine(const uint16_t (&sums)[4][kVectorBytes / 2], uint32_t bias, FloatVec (&out)[4]) {
+  // One octet of vectors [first, first + kShared), two digits.
+  static HWY_INLINE void AddOctetPart(const SignArgs& args, size_t octet, size_t first, const uint8_t* table,
+                                      Sums& sums) {
+    const ByteTag d8;
     const WordTag d16;
-    const UintTag du;
-    const FloatTag d;
-    UintVec digits[2][4];
+    const ByteVec low_four = hn::Set(d8, 15);
+    ByteVec low[kShared], high[kShared];
+    DF_UNROLL
+    for (size_t v = 0; v < kShared; ++v) {
+      const ByteVec bits = LoadBits(args, octet, first + v);
+      low[v] = hn::And(bits, low_four);
+      high[v] = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, bits))), low_four);
+    }
+    DF_UNROLL
+    for (size_t digit = 0; digit < 2; ++digit) {
+      const ByteVec quad0 = hn::LoadDup128(d8, table + digit * 32);
+      const ByteVec quad1 = hn::LoadDup128(d8, table + digit * 32 + 16);
+      DF_UNROLL
+      for (size_t v = 0; v < kShared; ++v) {
+        const WordVec sum =
+            hn::BitCast(d16, hn::Add(hn::TableLookupBytes(quad0, low[v]), hn::TableLookupBytes(quad1, high[v])));
+        sums[v][2 * digit] = hn::Add(sums[v][2 * digit], sum);
+        sums[v][2 * digit + 1] = hn::Add(sums[v][2 * digit + 1], hn::ShiftRight<8>(sum));
+      }
+    }
+  }
+
+  // All octets, two digits.
+  template <bool kPrefetch>
+  static HWY_INLINE void AddPart(const SignArgs& args, size_t first, const uint8_t* table,
+                                 uint16_t (*memory)[4][kVectorBytes / 2]) {
+    Sums sums;
+    LoadPart(memory, sums);
+    for (size_t octet = 0; octet < args.n_octets; ++octet, table += kOctetBytes) {
+      if (kPrefetch) PrefetchNext(args, octet);
+      AddOctetPart(args, octet, first, table, sums);
+    }
+    StorePart(sums, memory);
+  }
+
+  // Sums of two digits for outputs 4l + p of lane l, less the bias.
+  static HWY_INLINE void Combine(const uint16_t (&sums)[4][kVectorBytes / 2], uint32_t bias, ProductVec (&out)[4]) {
+    const WordTag d16;
+    const SumTag du;
+    const ProductTag d;
+    SumVec digits[2][4];
     DF_UNROLL
     for (size_t digit = 0; digit < 2; ++digit) {
       const WordVec all = hn::Load(d16, sums[2 * digit]), odd = hn::Load(d16, sums[2 * digit + 1]);
-      const UintVec even = hn::BitCast(du, hn::Sub(all, hn::ShiftLeft<8>(odd)));
-      const UintVec odd_pairs = hn::BitCast(du, odd);
-      const UintVec low_half = hn::Set(du, 0xFFFF);
+      const SumVec even = hn::BitCast(du, hn::Sub(all, hn::ShiftLeft<8>(odd)));
+      const SumVec odd_pairs = hn::BitCast(du, odd);
+      const SumVec low_half = hn::Set(du, 0xFFFF);
       digits[digit][0] = hn::And(even, low_half);
       digits[digit][1] = hn::And(odd_pairs, low_half);
       digits[digit][2] = hn::ShiftRight<16>(even);
@@ -205,22 +233,22 @@ struct LookupSigns {
     }
     DF_UNROLL
     for (size_t p = 0; p < 4; ++p) {
-      const UintVec value = hn::Sub(hn::Add(digits[0][p], hn::ShiftLeft<7>(digits[1][p])), hn::Set(du, bias));
-      out[p] = hn::ConvertTo(d, hn::BitCast(hn::RebindToSigned<UintTag>(), value));
+      const SumVec value = hn::Sub(hn::Add(digits[0][p], hn::ShiftLeft<7>(digits[1][p])), hn::Set(du, bias));
+      out[p] = hn::ConvertTo(d, hn::BitCast(hn::RebindToSigned<SumTag>(), value));
     }
   }
 
   static HWY_INLINE void FinishVector(const SignArgs& args, const LookupBlock& block, const State& state, size_t v,
                                       float* product) {
-    const FloatTag d;
-    FloatVec total[4];
+    const ProductTag d;
+    ProductVec total[4];
     hn::LoadInterleaved4(d, product, total[0], total[1], total[2], total[3]);
     DF_UNROLL
     for (size_t part = 0; part < kParts; ++part) {
       // The bias is the highest digit's alone: 2^13 of the last 14 bits a quad.
       const auto bias = static_cast<uint32_t>(part + 1 == kParts ? 2 * args.n_octets << 13 : 0);
-      const FloatVec scale = hn::Set(d, part == 0 ? block.scale : block.scale * 16384.0F);
-      FloatVec sums[4];
+      const ProductVec scale = hn::Set(d, part == 0 ? block.scale : block.scale * 16384.0F);
+      ProductVec sums[4];
       Combine(state.sums[part][v], bias, sums);
       DF_UNROLL
       for (size_t p = 0; p < 4; ++p) total[p] = hn::MulAdd(sums[p], scale, total[p]);
@@ -229,14 +257,14 @@ struct LookupSigns {
     hn::StoreInterleaved4(total[0], total[1], total[2], total[3], d, product);
   }
 
-  static HWY_INLINE void AddOutlier(const SignArgs& args, const LookupBlock& block, size_t v, FloatVec (&total)[4]) {
-    const FloatTag d;
-    const UintTag du;
-    const UintVec bits = hn::BitCast(du, LoadBits(args, block.outlier_column / kOctet, v));
+  static HWY_INLINE void AddOutlier(const SignArgs& args, const LookupBlock& block, size_t v, ProductVec (&total)[4]) {
+    const ProductTag d;
+    const SumTag du;
+    const SumVec bits = hn::BitCast(du, LoadBits(args, block.outlier_column / kOctet, v));
     DF_UNROLL
     for (size_t p = 0; p < 4; ++p) {
       const int to_top = static_cast<int>(31 - 8 * p - block.outlier_column % kOctet);
-      const UintVec minus = hn::AndNot(hn::ShiftLeftSame(bits, to_top), hn::Set(du, 0x80000000u));
+      const SumVec minus = hn::AndNot(hn::ShiftLeftSame(bits, to_top), hn::Set(du, 0x80000000u));
       total[p] = hn::Add(total[p], hn::Xor(hn::Set(d, block.outlier), hn::BitCast(d, minus)));
     }
   }

@@ -49,28 +49,41 @@ struct PermuteSigns {
     sums[2 * kPart + 1] = hn::Add(sums[2 * kPart + 1], FloatVec{_mm512_permutexvar_ps(high_index.raw, high.raw)});
   }
 
-  static void Add(const SignArgs& args, State& state) {
+  using Sums = FloatVec[8];
+
+  static HWY_INLINE void LoadSums(const State& state, Sums& sums) {
+    DF_UNROLL
+    for (size_t i = 0; i < 8; ++i) sums[i] = hn::Load(FloatTag(), state.sums[i]);
+  }
+  static HWY_INLINE void StoreSums(const Sums& sums, State& state) {
+    DF_UNROLL
+    for (size_t i = 0; i < 8; ++i) hn::Store(sums[i], FloatTag(), state.sums[i]);
+  }
+
+  static HWY_INLINE void AddOctet(const SignArgs& args, size_t octet, Sums& sums) {
     const FloatTag d;
     const UintTag du;
     const hn::Half<UintTag> half;
-    FloatVec sums[8];
-    DF_UNROLL
-    for (size_t i = 0; i < 8; ++i) sums[i] = hn::Load(d, state.sums[i]);
-    const uint8_t* line = args.bits;
-    const auto* table = reinterpret_cast<const float*>(args.tables);
-    for (size_t octet = 0; octet < args.n_octets; ++octet, line += kTileRows, table += 32) {
+    const uint8_t* line = args.bits + octet * kTileRows;
+    const auto* table = reinterpret_cast<const float*>(args.tables) + octet * 32;
+    const auto lower = hn::LoadU(half, reinterpret_cast<const uint32_t*>(line));
+    const UintVec bits =
+        hn::Combine(du, hn::LoadU(half, reinterpret_cast<const uint32_t*>(line + args.next_tile)), lower);
+    const FloatVec low = hn::LoadU(d, table), high = hn::LoadU(d, table + 16);
+    AddByte<0>(bits, low, high, sums);
+    AddByte<1>(bits, low, high, sums);
+    AddByte<2>(bits, low, high, sums);
+    AddByte<3>(bits, low, high, sums);
+  }
+
+  static void Add(const SignArgs& args, State& state) {
+    Sums sums;
+    LoadSums(state, sums);
+    for (size_t octet = 0; octet < args.n_octets; ++octet) {
       PrefetchNext(args, octet);
-      const auto lower = hn::LoadU(half, reinterpret_cast<const uint32_t*>(line));
-      const UintVec bits =
-          hn::Combine(du, hn::LoadU(half, reinterpret_cast<const uint32_t*>(line + args.next_tile)), lower);
-      const FloatVec low = hn::LoadU(d, table), high = hn::LoadU(d, table + 16);
-      AddByte<0>(bits, low, high, sums);
-      AddByte<1>(bits, low, high, sums);
-      AddByte<2>(bits, low, high, sums);
-      AddByte<3>(bits, low, high, sums);
+      AddOctet(args, octet, sums);
     }
-    DF_UNROLL
-    for (size_t i = 0; i < 8; ++i) hn::Store(sums[i], d, state.sums[i]);
+    StoreSums(sums, state);
   }
 
   static void Finish(const SignArgs&, State& state, float* product) {
