@@ -35,9 +35,6 @@ struct UnitSums {
 #if HWY_TARGET == HWY_AVX3
 
 inline constexpr size_t kMaxFusedRows = 2;
-// Tables of 4096 columns fill the first level, and the second one gives them late: each octet asks for those of 256
-// bytes on. Without it one variant took 1.25 of the base, with it 1.17 (14 bits).
-inline constexpr size_t kTablesAheadBytes = 256;
 
 // One sign block of one unit.
 struct FusedArgs {

@@ -209,6 +209,7 @@ struct LookupSigns {
     LoadPart(memory, sums);
     for (size_t octet = 0; octet < args.n_octets; ++octet, table += kOctetBytes) {
       if (kPrefetch) PrefetchNext(args, octet);
+      if (kLanes >= 16) __builtin_prefetch(table + kTablesAheadBytes, 0, 3);
       AddOctetPart(args, octet, first, table, sums);
     }
     StorePart(sums, memory);
