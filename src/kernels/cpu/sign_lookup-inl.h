@@ -73,12 +73,8 @@ struct LookupSigns {
     std::copy_n(x, n, values);
     LookupBlock block;
     if (kParts == 1) TakeOutlier(values, n, block);
-    float largest = 0;  // sum of a quad
+    const float largest = LargestQuad(values);
     const size_t n_octets = (n + kOctet - 1) / kOctet;
-    for (size_t k = 0; k < n_octets * kOctet; k += 4) {
-      const float* quad = values + k;
-      largest = std::max(largest, (std::abs(quad[0]) + std::abs(quad[1])) + (std::abs(quad[2]) + std::abs(quad[3])));
-    }
     // 64 of 2^27 leave room for the rounding of `largest`, the product and the sums themselves.
     constexpr float kLargest = static_cast<float>((1 << (kTotalBits - 1)) - (kParts == 1 ? 1 : 64));
     block.scale = largest / kLargest;
@@ -115,19 +111,37 @@ struct LookupSigns {
   }
 
  private:
-  static void TakeOutlier(float* x, size_t n, LookupBlock& block) {
-    constexpr float kTimesRms = 16;
-    float squares = 0;
-    size_t at = 0;
-    for (size_t k = 0; k < n; ++k) {
-      squares += x[k] * x[k];
-      if (std::abs(x[k]) > std::abs(x[at])) at = k;
+  // The largest sum that a quad's table holds.
+  static HWY_INLINE float LargestQuad(const float (&values)[kSignBlockColumns]) {
+    const FloatTag d;
+    FloatVec largest = hn::Zero(d);
+    for (size_t k = 0; k < kSignBlockColumns; k += 4 * kLanes) {
+      FloatVec x0, x1, x2, x3;
+      hn::LoadInterleaved4(d, values + k, x0, x1, x2, x3);
+      const FloatVec sum = hn::Add(hn::Add(hn::Abs(x0), hn::Abs(x1)), hn::Add(hn::Abs(x2), hn::Abs(x3)));
+      largest = hn::Max(largest, sum);
     }
+    return hn::GetLane(hn::MaxOfLanes(d, largest));
+  }
+
+  // x [kSignBlockColumns], of which n count and the rest is zero.
+  static HWY_INLINE void TakeOutlier(float* x, size_t n, LookupBlock& block) {
+    constexpr float kTimesRms = 16;
+    const FloatTag d;
+    FloatVec squares = hn::Zero(d), top = hn::Zero(d);
+    for (size_t k = 0; k < kSignBlockColumns; k += kLanes) {
+      const FloatVec v = hn::Load(d, x + k);
+      squares = hn::MulAdd(v, v, squares);
+      top = hn::Max(top, hn::Abs(v));
+    }
+    const float sum = hn::GetLane(hn::SumOfLanes(d, squares)), largest = hn::GetLane(hn::MaxOfLanes(d, top));
     // Also where the squares overflow: then the largest is about all there is.
-    if (x[at] * x[at] * static_cast<float>(n) <= kTimesRms * kTimesRms * squares && squares < HUGE_VALF) return;
-    block.outlier = x[at];
-    block.outlier_column = static_cast<uint32_t>(at);
-    x[at] = 0;
+    if (largest * largest * static_cast<float>(n) <= kTimesRms * kTimesRms * sum && sum < HUGE_VALF) return;
+    const float* at = std::find_if(x, x + n, [&](float value) { return std::abs(value) == largest; });
+    if (at == x + n) return;  // no number at all
+    block.outlier = *at;
+    block.outlier_column = static_cast<uint32_t>(at - x);
+    x[block.outlier_column] = 0;
   }
 
   // All digits of one quad: 16 bytes each, kPartBytes / 2 apart.
