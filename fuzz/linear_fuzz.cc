@@ -65,12 +65,12 @@ struct Layer {
 
 void Build(Numbers& numbers, df::KernelContext& context, Layer& layer) {
   const size_t d_out = 1 + numbers.Below(100);
-  const size_t d_in = 1 + numbers.Below(700);
+  const size_t d_in = numbers.Flag() ? 128 * (1 + numbers.Below(5)) : 1 + numbers.Below(700);  // some fill all blocks
   layer.weight = layer.store.Random(Type(numbers), {d_out, d_in}, -0.1F, 0.1F);
-  layer.packed.weight = kernels::PackWeight(context, layer.weight);
+  layer.packed.weight = df::kernels::PackWeight(context, layer.weight);
   const size_t delta_out = numbers.Flag() ? d_out : 1 + numbers.Below(100);
   layer.delta = RandomDelta(layer.store, delta_out, d_in, ShapeOf(numbers, delta_out));
-  layer.packed_delta = kernels::PackDelta(context, layer.delta);
+  layer.packed_delta = df::kernels::PackDelta(context, layer.delta);
 }
 
 void Check(const Layer& layer, const df::kernels::LinearSegment& segment, df::MatView<const float> all_x,
