@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "cli/bench.h"
 #include "cli/command.h"
+#include "cli/kernel_arguments.h"
 #include "cli/model_argument.h"
 #include "cli/table.h"
 #include "format/checkpoint.h"
@@ -182,6 +183,7 @@ void AddBenchModel(const Command& bench) {
   command.Switch("--synthetic", arguments->synthetic, "Made-up weights for a model directory too: reads its config");
   command.Option("--variants", options.n_variants, "Made-up 1-bit variants [14]").Range(1, 256).Value("N");
   command.Option("--threads", options.n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  AddKernelOptions(command, options.kernels);
   command.Option("--prompt-len", options.prompt_tokens, "Prompt lengths in tokens [16,64,256,512,1024,2048]")
       .SplitAtCommas()
       .Value("N,N,...");

@@ -16,8 +16,9 @@
 namespace df::tools {
 
 struct ModelBenchOptions {
-  size_t n_threads = 0;    // 0 = UsableCpus()
-  size_t n_variants = 14;  // made-up deltas beside the base
+  size_t n_threads = 0;                                // 0 = UsableCpus()
+  KernelOptions kernels = {.batch_invariant = false};  // as programs choose by default
+  size_t n_variants = 14;                              // made-up deltas beside the base
   std::vector<size_t> prompt_tokens = {16, 64, 256, 512, 1024, 2048};
   std::vector<size_t> batches = {1, 2, 4, 8, 14, 16};
   size_t table_prompt_tokens = 64;  // of the requests behind the table of variants

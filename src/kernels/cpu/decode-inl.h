@@ -29,11 +29,6 @@ namespace df::kernels::cpu::HWY_NAMESPACE {
 
 static_assert(kSignBlockColumns % kBlockColumns == 0);
 
-// A line an octet is about the signs' share of the time with 8 lanes, where memory is asked for without a pause. With
-// 16 their own bits keep memory busy, and lines more make them wait: 4 rows of 4 variants took 1.72 of the bound
-// instead of 1.54 (Zen 4).
-inline constexpr bool kSignsFetchWeights = kLanes < 16;
-
 // Where one block of columns of one tile lies, and the block to be fetched meanwhile.
 struct WeightBlock {
   const uint8_t* weights = nullptr;

@@ -141,9 +141,9 @@ using ExactSigns = LookupSigns<2>;
 // Zen 3 (4096 x 4096) exact signs take 0.22 ms a row hot and 14-bit ones 0.11, beside 2.6 ms for reading the base: from
 // two rows on the difference shows. Permutes of 16 lanes take 0.14 ms a row on an Intel core, 0.19 on a Zen 4.
 size_t MinLookupProducts() { return kLanes >= 16 && !ThisCore().halves_vectors ? 4 : 2; }
-// Estimated: folding costs about one operation a weight, once, and a second reading of the base; a row's own exact
-// signs cost 0.22 ms.
-inline constexpr size_t kMinFoldRows = 6;
+// Folding reads the base a second time, in the phase that unpacks every weight. On a Zen 4 with AVX-512 (0.6B shape, 2
+// threads) 8 rows of one variant took 2.0 of the base's time so and 1.5 by tables, 16 rows 1.4 against 1.6.
+inline constexpr size_t kMinFoldRows = 14;
 // A few prefill rows ride on the reading of the base that the decode rows pay.
 inline constexpr size_t kMaxUnfoldedRows = 4;
 

@@ -37,6 +37,10 @@ inline constexpr size_t kUnitRows = kUnitTiles * kTileRows;
 // instead of 1.57 (Zen 4).
 inline constexpr size_t kTablesAheadBytes = 256;
 
+// Whether signs fetch weights, a line an octet: about their share of the time with 8 lanes, where memory is asked for
+// without a pause. With 16 the few buffers for lines under way are needed for their own bits and tables.
+inline constexpr bool kSignsFetchWeights = kLanes < 16;
+
 struct SignArgs {
   const uint8_t* bits = nullptr;  // R32 line of the first tile
   size_t next_tile = 0;           // bytes to the same line of the second tile; 0 = there is none, its sums are void
@@ -52,11 +56,11 @@ template <class Signs>
 inline constexpr size_t kSignTableBytes = Signs::kBlockBytes + kSignBlockOctets * Signs::kOctetBytes;
 
 // Fetches what is wanted next: of the bits a line every octet (two lines hold two octets of both tiles), of the weights
-// one as well.
+// perhaps one as well.
 HWY_INLINE void PrefetchNext(const SignArgs& args, size_t octet) {
   const size_t line = (octet - octet % 2) * kTileRows + (octet % 2 != 0 ? args.next_tile : 0);
   __builtin_prefetch(args.ahead + line, 0, 3);
-  __builtin_prefetch(args.weights_ahead + octet * 64, 0, kPrefetchAheadLevel);
+  if constexpr (kSignsFetchWeights) __builtin_prefetch(args.weights_ahead + octet * 64, 0, kPrefetchAheadLevel);
 }
 
 // Where bit `bit` of a lane's number is set: +x, else -x. The lanes are numbered from `first_lane` on.
