@@ -138,10 +138,6 @@ TEST(Company, LogitsAreTheSameBitsAloneInPairsAndAllTogether) {
   });
 }
 
-// Without --batch-invariant paths are chosen by what a step holds. 14-bit tables are within 1e-3 of a variant's own
-// part of every sum (kernels/linear.h); logits of this family, which are a few units large, may differ by as much.
-constexpr float kDefaultModeTolerance = 1e-3F;
-
 TEST(Company, LogitsByDefaultStayWithinTheBoundOfTheLookup) {
   ForEachTarget([] {
     KernelContext context(2);

@@ -20,6 +20,9 @@ namespace df::testing {
 
 // Ten times the distance of an independent float64 run from the stored f32 logits.
 inline constexpr float kLogitTolerance = 1e-4F;
+// Without --batch-invariant paths are chosen by what a step holds. 14-bit tables are within 1e-3 of a variant's own
+// part of every sum (kernels/linear.h); logits of this family, which are a few units large, may differ by as much.
+inline constexpr float kDefaultModeTolerance = 1e-3F;
 
 inline std::string GoldenPath(const std::string& relative) {
   return std::string(DELTAFOLD_SOURCE_DIR) + "/tests/golden/" + relative;
@@ -88,7 +91,7 @@ inline void ExpectLogits(const std::shared_ptr<const BaseWeights>& base, const V
   context.options = {.batch_invariant = false};
   Sequence sequence(*base, variant, ids.size());
   const auto rows = Logits(context, decoder, sequence, ids, kernels::Phase::kDecode, 7);
-  EXPECT_LE(MaxDistance(rows, expected), kLogitTolerance) << "by default on " << kernels::CurrentTarget();
+  EXPECT_LE(MaxDistance(rows, expected), kDefaultModeTolerance) << "by default on " << kernels::CurrentTarget();
 }
 
 // Runs `body` once for each vector target of the machine and the scalar one.
