@@ -55,7 +55,9 @@ TEST(Synthetic, PackedWeightsHavePaddingOfZeroAndValuesWithinTheBound) {
   EXPECT_NEAR(sum / (33 * 7), kSyntheticBound / 2, kSyntheticBound / 8);
   for (size_t row = 0; row < 64; ++row) {
     EXPECT_EQ(weight.At(row, 7), 0.0F) << "the eighth column is padding";
-    if (row >= 33) EXPECT_EQ(weight.At(row, 0), 0.0F);
+    if (row >= 33) {
+      EXPECT_EQ(weight.At(row, 0), 0.0F);
+    }
   }
 }
 
