@@ -25,7 +25,7 @@ function(df_layer name)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}." TEST_FILTER "-*Slow.*" DISCOVERY_MODE PRE_TEST
                          DISCOVERY_TIMEOUT 60 PROPERTIES LABELS unit)
     gtest_discover_tests(${name}_test TEST_PREFIX "${name}." TEST_FILTER "*Slow.*" DISCOVERY_MODE PRE_TEST
-                         DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_slow_tests PROPERTIES LABELS "unit;slow")
+                         DISCOVERY_TIMEOUT 60 TEST_LIST ${name}_slow_tests PROPERTIES LABELS slow)
   endif()
   if(DELTAFOLD_BENCH AND benches)
     add_executable(${name}_bench ${benches})
