@@ -15,7 +15,7 @@ def main():
     fields = json.load(open(sys.argv[1]))
     config = transformers.AutoConfig.for_model(**fields)
     torch.set_default_dtype(dtype)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()  # the config may name another
     prompt = torch.tensor([[1000 + i * 7919 % 20000 for i in range(n_prompt)]])
     prefill, tokens = [], []
     with torch.inference_mode():

@@ -142,8 +142,8 @@ using ExactSigns = LookupSigns<2>;
 // two rows on the difference shows. Permutes of 16 lanes take 0.14 ms a row on an Intel core, 0.19 on a Zen 4.
 size_t MinLookupProducts() { return kLanes >= 16 && !ThisCore().halves_vectors ? 4 : 2; }
 // Folding reads the base a second time, in the phase that unpacks every weight. On a Zen 4 with AVX-512 (0.6B shape, 2
-// threads) 8 rows of one variant took 2.0 of the base's time so and 1.5 by tables, 16 rows 1.4 against 1.6.
-inline constexpr size_t kMinFoldRows = 14;
+// threads) 8 rows of one variant took 2.0 of the base's time so and 1.3 by tables, 14 rows 1.5 so.
+inline constexpr size_t kMinFoldRows = 16;
 // A few prefill rows ride on the reading of the base that the decode rows pay.
 inline constexpr size_t kMaxUnfoldedRows = 4;
 
