@@ -151,14 +151,20 @@ Status Run(const Arguments& arguments) {
   tools::ModelBenchOptions options = arguments.options;
   options.on_progress = [](const std::string& what) { std::cerr << "measuring " << what << "\n"; };
   if (arguments.quick) options = tools::QuickModelBench(std::move(options));
+  std::optional<AtomicFile> plot;  // opened before minutes of measuring
+  if (!arguments.plot.empty()) {
+    DF_ASSIGN_OR_RETURN(plot, AtomicFile::Create(arguments.plot));
+  }
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
   DF_ASSIGN_OR_RETURN(auto base, MakeBase(arguments));
   DF_ASSIGN_OR_RETURN(const tools::ModelBenchReport report,
                       tools::RunModelBench(arguments.shape, std::move(base), options));
   const double seconds = static_cast<double>(clock.NowUs() - start_us) * 1e-6;
-  if (!arguments.plot.empty()) {
-    DF_RETURN_IF_ERROR(WriteFileAtomically(arguments.plot, tools::RenderSvg(tools::Plots(report))));
+  if (plot) {
+    const std::string svg = tools::RenderSvg(tools::Plots(report));
+    DF_RETURN_IF_ERROR(plot->Write(AsBytes(svg)));
+    DF_RETURN_IF_ERROR(plot->Commit());
   }
   if (!arguments.json) {
     Print(report, options.table_prompt_tokens, seconds);

@@ -101,6 +101,14 @@ struct PackedDelta {
   size_t bytes() const;
 };
 
+// The delta of a variant that leaves `weight` as it is.
+inline PackedDelta UnchangedDelta(const PackedWeight& weight) {
+  PackedDelta delta;
+  delta.d_out = weight.d_out;
+  delta.d_in = weight.d_in;
+  return delta;
+}
+
 // Packs a stored [d_out, d_in] F32, BF16 or F16 tensor. Streams: reads the source once, threads split the tiles.
 PackedWeight PackWeight(KernelContext& context, const TensorView& weight);
 // As above, giving mapped pages back through `release` (called with parts of weight.bytes already consumed, in order).

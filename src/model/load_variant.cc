@@ -93,13 +93,6 @@ size_t CountBytes(const VariantWeights& variant) {
   return bytes;
 }
 
-kernels::PackedDelta Unchanged(const kernels::PackedWeight& weight) {
-  kernels::PackedDelta delta;
-  delta.d_out = weight.d_out;
-  delta.d_in = weight.d_in;
-  return delta;
-}
-
 }  // namespace
 
 Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, const BaseWeights& base,
@@ -140,9 +133,9 @@ Result<std::shared_ptr<const VariantWeights>> LoadAdapter(KernelContext& context
   variant->kind = VariantKind::kLora;
   variant->config = base.config;
   DF_ASSIGN_OR_RETURN(variant->digest, adapter.Digest());
-  variant->embedding = Unchanged(base.embedding.weight);
+  variant->embedding = kernels::UnchangedDelta(base.embedding.weight);
   variant->head_on_embedding = base.tied;
-  if (!base.tied) variant->head = Unchanged(base.head.weight);
+  if (!base.tied) variant->head = kernels::UnchangedDelta(base.head.weight);
   variant->layers.resize(base.config.n_layers);
   for (size_t i = 0; i < modules.size(); ++i) {
     LinearDelta change;

@@ -28,7 +28,10 @@ Status Check(const KernelBenchOptions& options) {
   }
   if (options.threads.empty()) return InvalidArgument("threads must name at least one number");
   for (const std::string& name : options.only) {
-    if (options.targets.FindOrNull(name) == nullptr) return InvalidArgument("there is no row \"" + name + "\"");
+    if (options.targets.FindOrNull(name) != nullptr) continue;
+    std::string known;
+    for (const Target& target : options.targets.targets) known += (known.empty() ? "" : ", ") + target.name;
+    return InvalidArgument("there is no row \"" + name + "\"; the table has " + known);
   }
   const uint64_t available = AvailableMemoryBytes();
   if (available != 0 && available < kMemoryBytes) {

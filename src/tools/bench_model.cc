@@ -221,8 +221,9 @@ class ModelRun {
 }  // namespace
 
 ModelBenchOptions QuickModelBench(ModelBenchOptions options) {
-  options.prompt_tokens = {16, 64};
-  options.batches = {1, 2, 4, 8};
+  const ModelBenchOptions usual;
+  if (options.prompt_tokens == usual.prompt_tokens) options.prompt_tokens = {16, 64};
+  if (options.batches == usual.batches) options.batches = {1, 2, 4, 8};
   options.table_prompt_tokens = 16;
   options.table_rounds = 2;
   options.decode_rounds = 1;

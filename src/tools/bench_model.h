@@ -29,7 +29,7 @@ struct ModelBenchOptions {
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
 
-// Fewer and smaller measurements of everything, for an impression.
+// Fewer and smaller measurements, for an impression; lengths and batches that differ from the usual ones stay.
 ModelBenchOptions QuickModelBench(ModelBenchOptions options);
 
 // One line of the table of variants: requests of `table_prompt_tokens`, base and variants in turn.

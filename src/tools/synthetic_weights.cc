@@ -51,13 +51,6 @@ std::vector<Slot> MatrixSlots(const ModelConfig& config) {
   return matrices;
 }
 
-kernels::PackedDelta Unchanged(const kernels::PackedWeight& weight) {
-  kernels::PackedDelta delta;
-  delta.d_out = weight.d_out;
-  delta.d_in = weight.d_in;
-  return delta;
-}
-
 }  // namespace
 
 kernels::PackedWeight SyntheticWeight(KernelContext& context, size_t d_out, size_t d_in, uint64_t seed) {
@@ -127,9 +120,9 @@ std::shared_ptr<const VariantWeights> SyntheticVariant(KernelContext& context, c
   auto variant = std::make_shared<VariantWeights>();
   variant->config = base.config;
   variant->digest = "synthetic-" + std::to_string(seed);
-  variant->embedding = Unchanged(base.embedding.weight);
+  variant->embedding = kernels::UnchangedDelta(base.embedding.weight);
   variant->head_on_embedding = base.tied;
-  if (!base.tied) variant->head = Unchanged(base.head.weight);
+  if (!base.tied) variant->head = kernels::UnchangedDelta(base.head.weight);
   variant->layers.resize(base.config.n_layers);
   SyntheticDelta delta;
   for (size_t layer = 0; layer < variant->layers.size(); ++layer) {

@@ -64,6 +64,17 @@ class Usage(unittest.TestCase):
         self.assertEqual(deltafold("bench", "serve", "--url", "https://a").returncode, 2)
         self.assertEqual(deltafold("bench", "model", "--shape", "gpt-5").returncode, 1)
 
+    def test_a_quick_bench_keeps_what_it_was_asked_for(self):
+        done = deltafold("bench", "model", "--shape", BASE, "--quick", "--batch", "0")
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertIn("batch", done.stderr)
+
+    def test_a_plot_that_cannot_be_written_is_refused_before_measuring(self):
+        done = deltafold("bench", "model", "--shape", BASE, "--quick", "--plot", "/no/such/folder/plot.svg")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("/no/such/folder", done.stderr)
+        self.assertNotIn("measuring", done.stderr)
+
     def test_an_unknown_command_exits_2_and_suggests_the_nearest(self):
         done = deltafold("comprss")
         self.assertEqual((done.returncode, done.stdout), (2, ""))

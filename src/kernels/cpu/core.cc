@@ -5,7 +5,7 @@
 namespace df::kernels::cpu {
 namespace {
 
-// Measured on a Zen 4, whose successors have the same look-up unit in two halves or a wider one.
+// Measured on a Zen 4; later cores of AMD are taken to be alike, unmeasured.
 CoreHabits Find() {
 #if HWY_ARCH_X86
   __builtin_cpu_init();
