@@ -10,7 +10,7 @@ void AddRows(const Piece& piece, Batch& batch) {
   batch.segments.push_back({.begin = begin,
                             .end = batch.tokens.size(),
                             .phase = piece.phase,
-                            .variant = sequence.request.variant.get(),
+                            .variant = sequence.lease.weights(),
                             .position = sequence.n_cached,
                             .block_table = sequence.kv.block_table()});
 }
@@ -18,7 +18,7 @@ void AddRows(const Piece& piece, Batch& batch) {
 kernels::SampleRow DrawFor(const Sequence& sequence, size_t row, size_t base_vocab) {
   const GenerationRequest& request = sequence.request;
   return {.row = row,
-          .vocab = request.variant ? request.variant->config.vocab : base_vocab,
+          .vocab = request.variant ? request.variant->info().config.vocab : base_vocab,
           .temperature = static_cast<float>(request.params.temperature),
           .top_k = request.params.top_k < 0 ? 0 : request.params.top_k,
           .top_p = static_cast<float>(request.params.top_p),

@@ -87,7 +87,7 @@ bool EngineLoop::Healthy() const {
 }
 
 RequestLimits EngineLoop::LimitsOf(const GenerationRequest& request) const {
-  const ModelConfig& config = request.variant ? request.variant->config : base_->config;
+  const ModelConfig& config = request.variant ? request.variant->info().config : base_->config;
   return {.context_tokens = std::min(options_.max_model_len, config.max_positions), .vocab = config.vocab};
 }
 

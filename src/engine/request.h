@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/weights.h"
+#include "store/generation.h"
 
 namespace df {
 
@@ -60,10 +60,10 @@ class EventQueue {
 };
 
 struct GenerationRequest {
-  std::string id;                                 // unique; for logs
-  std::vector<int32_t> prompt;                    // [n] >= 1 token
-  std::shared_ptr<const VariantWeights> variant;  // null = base; kept alive until the end
-  std::string variant_name;                       // metrics label; "" = base
+  std::string id;               // unique; for logs
+  std::vector<int32_t> prompt;  // [n] >= 1 token
+  GenerationRef variant;        // null = base; kept until the end
+  std::string variant_name;     // metrics label; "" = base
   SamplingParams params;
   std::vector<int32_t> eos_ids;        // of the variant (config and generation config)
   std::shared_ptr<EventQueue> events;  // never null

@@ -11,8 +11,8 @@ bool IsNextTokenRow(const Sequence& sequence) {
 }
 
 bool ByVariantPhaseArrival(const Piece& a, const Piece& b) {
-  const VariantWeights* left = a.sequence->request.variant.get();
-  const VariantWeights* right = b.sequence->request.variant.get();
+  const VariantWeights* left = a.sequence->lease.weights();
+  const VariantWeights* right = b.sequence->lease.weights();
   if (left != right) return std::less<>()(left, right);  // null, the base, is least
   if (a.phase != b.phase) return a.phase < b.phase;
   return a.sequence->arrival < b.sequence->arrival;
@@ -64,6 +64,11 @@ void Scheduler::Admit(int64_t now_us) {
     // A spare block for everyone who runs already: they can all go on for 16 tokens before anybody is preempted.
     const size_t spare = running_.size();
     if (blocks_.n_free() < KvBlocksFor(next.n_tokens()) + spare) return;
+    if (next.request.variant != nullptr) {
+      LeaseAttempt attempt = next.request.variant->TryLease(now_us);
+      if (!attempt.granted()) return;
+      next.lease = std::move(attempt.lease);
+    }
     DF_CHECK(next.kv.TryCover(next.n_tokens()));
     if (next.admitted_us < 0) next.admitted_us = now_us;
     running_.push_back(std::move(waiting_.front()));
@@ -93,6 +98,7 @@ bool Scheduler::CoverOrPreempt(size_t index) {
 void Scheduler::PreemptYoungest() {
   running_.back()->kv.Release();
   running_.back()->n_cached = 0;
+  running_.back()->lease.End();
   waiting_.push_front(std::move(running_.back()));
   running_.pop_back();
   ++n_preemptions_;

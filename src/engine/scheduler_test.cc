@@ -17,7 +17,7 @@ constexpr size_t kBlock = kernels::kKvBlockTokens;
 struct Bench {
   Bench(SchedulerOptions options, size_t n_blocks) : blocks(n_blocks), scheduler(options, blocks) {}
 
-  Sequence* Add(size_t n_prompt, size_t n_answer, std::shared_ptr<const VariantWeights> variant = nullptr) {
+  Sequence* Add(size_t n_prompt, size_t n_answer, GenerationRef variant = nullptr) {
     GenerationRequest request;
     request.id = std::to_string(n_added);
     request.prompt.assign(n_prompt, 1);
@@ -126,18 +126,18 @@ TEST(Scheduler, RunsAtMostMaxNumSeqs) {
 }
 
 TEST(Scheduler, SortsByVariantAndPhaseWithTheBaseFirst) {
-  const auto a = std::make_shared<VariantWeights>();
-  const auto b = std::make_shared<VariantWeights>();
+  const GenerationRef a = FixedGeneration(std::make_shared<VariantWeights>());
+  const GenerationRef b = FixedGeneration(std::make_shared<VariantWeights>());
   Bench bench({.max_num_seqs = 16, .max_num_batched_tokens = 64}, 100);
-  for (const auto& variant : {a, b, std::shared_ptr<VariantWeights>(), b, a, std::shared_ptr<VariantWeights>()}) {
+  for (const auto& variant : {a, b, GenerationRef(), b, a, GenerationRef()}) {
     bench.Add(2, 9, variant);
   }
   bench.Step();
-  for (const auto& variant : {b, std::shared_ptr<VariantWeights>(), a}) bench.Add(2, 9, variant);
+  for (const auto& variant : {b, GenerationRef(), a}) bench.Add(2, 9, variant);
   const std::span<const Piece> pieces = bench.scheduler.PlanStep(0);
   ASSERT_EQ(pieces.size(), 9u);
   EXPECT_EQ(pieces[0].sequence->request.variant, nullptr);
-  std::set<std::pair<const VariantWeights*, kernels::Phase>> seen;
+  std::set<std::pair<const Generation*, kernels::Phase>> seen;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const std::pair key(pieces[i].sequence->request.variant.get(), pieces[i].phase);
     const bool goes_on = i > 0 && key == std::pair(pieces[i - 1].sequence->request.variant.get(), pieces[i - 1].phase);

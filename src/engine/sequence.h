@@ -30,6 +30,7 @@ struct Sequence {
   std::vector<int32_t> generated;
   size_t n_cached = 0;  // leading tokens whose keys and values are in the cache
   KvLease kv;
+  ResidencyLease lease;  // of the variant; while in the running set
 
   size_t n_tokens() const { return request.prompt.size() + generated.size(); }
   size_t n_pending() const { return n_tokens() - n_cached; }  // >= 1 between steps

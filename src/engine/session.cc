@@ -30,7 +30,7 @@ class EngineTextStream final : public TextStream {
     const bool is_base = request_.variant->IsBase();
     Status status = engine_.Submit({.id = request_.id,
                                     .prompt = prompt_,
-                                    .variant = request_.variant->weights,
+                                    .variant = request_.variant->generation,
                                     .variant_name = is_base ? std::string() : request_.variant->name,
                                     .params = request_.params,
                                     .eos_ids = request_.variant->eos_ids,

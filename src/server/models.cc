@@ -15,7 +15,7 @@ Json Card(const RouteContext& context, const Variant& variant) {
   card["parent"] = variant.IsBase() ? Json(nullptr) : Json(context.service.base_name());
   card["max_model_len"] = context.service.ContextLength(variant);
   card["kind"] = variant.KindName();
-  card["generation"] = variant.IsBase() ? Json(nullptr) : Json(variant.weights->digest);
+  card["generation"] = variant.IsBase() ? Json(nullptr) : Json(variant.generation->info().digest);
   card["state"] = "resident";
   card["pinned"] = true;  // everything registered stays in memory
   return card;

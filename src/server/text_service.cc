@@ -17,7 +17,7 @@ class EngineTextService final : public TextService {
     // 48 bits of each: enough to tell the weights of one deployment apart, short enough to read.
     constexpr size_t kDigits = 12;
     const std::string fingerprint = "fp_" + engine_.base().fingerprint.substr(0, kDigits);
-    return variant.IsBase() ? fingerprint : fingerprint + "_" + variant.weights->digest.substr(0, kDigits);
+    return variant.IsBase() ? fingerprint : fingerprint + "_" + variant.generation->info().digest.substr(0, kDigits);
   }
   size_t ContextLength(const Variant& variant) const override { return df::ContextLength(engine_, variant); }
   SamplingParams DefaultSampling(const Variant& variant) const override { return df::DefaultSampling(variant); }

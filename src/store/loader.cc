@@ -120,7 +120,7 @@ Result<std::shared_ptr<const Variant>> LoadVariant(KernelContext& context, const
                                                                 .defaults = std::move(defaults),
                                                                 .base_text = base.variant->text.get()});
   if (!variant.ok()) return variant.status().Annotate("variant \"" + name + "\"");
-  (*variant)->weights = loaded->weights;
+  (*variant)->generation = FixedGeneration(loaded->weights);
   (*variant)->stored_bytes = loaded->stored_bytes;
   (*variant)->resident_bytes = loaded->weights->bytes;
   return std::shared_ptr<const Variant>(std::move(*variant));

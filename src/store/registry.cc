@@ -35,7 +35,7 @@ Status CheckServedName(const std::string& name) {
 
 std::string_view Variant::KindName() const {
   if (IsBase()) return "base";
-  return weights->kind == VariantKind::kLora ? "lora" : "delta";
+  return generation->info().kind == VariantKind::kLora ? "lora" : "delta";
 }
 
 Registry::Registry(std::string base_name, std::shared_ptr<const Variant> base) : base_name_(std::move(base_name)) {
@@ -72,14 +72,13 @@ std::vector<std::shared_ptr<const Variant>> Registry::List() const {
 
 uint64_t Registry::ResidentWeightBytes() const {
   const std::scoped_lock lock(mutex_);
-  std::set<const VariantWeights*> counted;
+  std::set<std::string_view> counted;  // digests
   uint64_t sum = 0;
   for (const auto& [name, variant] : variants_) {
-    const VariantWeights* weights = variant->weights.get();
-    if (weights == nullptr) {
+    if (variant->IsBase()) {
       sum += variant->resident_bytes;
-    } else if (counted.insert(weights).second) {
-      sum += weights->bytes;
+    } else if (counted.insert(variant->generation->info().digest).second) {
+      sum += variant->generation->info().resident_bytes;
     }
   }
   return sum;

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "model/weights.h"
+#include "store/generation.h"
 #include "text/model_text.h"
 
 namespace df {
@@ -19,9 +20,9 @@ namespace df {
 // defaults.
 struct Variant {
   std::string name;
-  std::string root;                               // the string the operator gave
-  std::shared_ptr<const VariantWeights> weights;  // null for the base
-  std::shared_ptr<const ModelText> text;          // the base's where the variant has none of its own
+  std::string root;                       // the string the operator gave
+  GenerationRef generation;               // null for the base
+  std::shared_ptr<const ModelText> text;  // the base's where the variant has none of its own
   GenerationDefaults defaults;
   std::vector<int32_t> eos_ids;
   size_t max_model_len = 0;
@@ -29,7 +30,7 @@ struct Variant {
   uint64_t resident_bytes = 0;  // in memory: weights only
   int64_t created_unix = 0;
 
-  bool IsBase() const { return weights == nullptr; }
+  bool IsBase() const { return generation == nullptr; }
   std::string_view KindName() const;  // "base", "delta", "lora"
 };
 

@@ -49,7 +49,7 @@ class RegistryTest : public ::testing::Test {
 std::shared_ptr<const Variant> Named(const std::string& name) {
   auto variant = std::make_shared<Variant>();
   variant->name = name;
-  variant->weights = std::make_shared<const VariantWeights>();
+  variant->generation = FixedGeneration(std::make_shared<const VariantWeights>());
   return variant;
 }
 
@@ -103,7 +103,7 @@ TEST_F(RegistryTest, CountsSharedWeightsOnce) {
   alias->name = "alias";
   DF_EXPECT_OK(registry.Add(delta));
   DF_EXPECT_OK(registry.Add(alias));
-  EXPECT_EQ(registry.ResidentWeightBytes(), base_.weights->bytes + delta->weights->bytes);
+  EXPECT_EQ(registry.ResidentWeightBytes(), base_.weights->bytes + delta->resident_bytes);
 }
 
 TEST_F(RegistryTest, AVariantTakesFromTheBaseWhatItLacks) {

@@ -41,7 +41,7 @@ inline GenerationRequest TinyRequest(const TinyWeights& weights, const std::stri
                                      size_t n_prompt) {
   GenerationRequest request;
   request.id = id;
-  request.variant = weights.variants.at(variant);
+  request.variant = FixedGeneration(weights.variants.at(variant));
   request.variant_name = variant;
   for (size_t i = 0; i < n_prompt; ++i) {
     request.prompt.push_back(static_cast<int32_t>(RandomBits(n_prompt, i) % kTinyVocab));

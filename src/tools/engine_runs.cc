@@ -17,7 +17,7 @@ GenerationRequest RequestFor(const Engine& engine, std::shared_ptr<const Variant
   for (size_t i = 0; i < n_prompt; ++i) {
     request.prompt.push_back(static_cast<int32_t>(RandomBits(n_prompt, i) % engine.base().config.vocab));
   }
-  request.variant = std::move(variant);
+  request.variant = FixedGeneration(std::move(variant));
   request.params.max_tokens = n_tokens;
   request.params.temperature = 0;
   request.params.ignore_eos = true;
