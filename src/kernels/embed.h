@@ -1,4 +1,4 @@
-// Rows of an embedding table, with the variant's change applied: raw replacement, replaced rows, or sign planes.
+// Rows of an embedding table, with the variant's change applied.
 #ifndef DELTAFOLD_KERNELS_EMBED_H_
 #define DELTAFOLD_KERNELS_EMBED_H_
 
@@ -12,9 +12,13 @@
 
 namespace df::kernels {
 
-// out[i] = table[tokens[i]] (+ delta of the row's segment), f32 [n, d_model]. Segments as in linear.h: `delta` has
-// d_out = the variant's vocabulary; low_rank entries of a tied table are the head's business and are not applied here.
-// Tokens are below the vocabulary of their segment (the caller guarantees it).
+// out[i] = row tokens[i] of the weight that linear.h's formula multiplies by, f32 [n, d_model]:
+//
+//   gain * ( (replaced row, or (raw or table) + planes) + sum_q scale_q b_q[token] A_q )
+//
+// Segments as in linear.h: `delta` has d_out = the variant's vocabulary. Tokens are below the vocabulary of their
+// segment (the caller guarantees it). A row's bits depend on its token and delta alone. |out - exact| <= (2 * planes +
+// rank + 3) * 2^-24 * the same formula over absolute values.
 void Embed(KernelContext& context, const PackedWeight& table, std::span<const LinearSegment> segments,
            std::span<const int32_t> tokens, MatView<float> out);
 

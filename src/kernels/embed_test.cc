@@ -63,7 +63,7 @@ TEST(Embed, ReadsTheRowsOfEveryStoredType) {
 }
 
 // A delta of every kind at once on a table of 75 tokens, 5 of them new; compared with the formula of linear_delta.h.
-TEST(Embed, AppliesPlanesReplacedRowsRawAndGain) {
+TEST(Embed, AppliesPlanesReplacedRowsRawLowRanksAndGain) {
   const size_t d = 45, vocab = 75;
   std::vector<uint8_t> bits(vocab * SignRowBytes(d));
   for (size_t i = 0; i < bits.size(); ++i) {
@@ -72,6 +72,8 @@ TEST(Embed, AppliesPlanesReplacedRowsRawAndGain) {
   }
   const Stored row_scale(DType::kF32, {vocab}, 9), col_scale(DType::kBf16, {d}, 10), gain(DType::kF32, {vocab}, 11);
   const Stored rows(DType::kF16, {7, d}, 12), raw(DType::kBf16, {vocab, d}, 13), base(DType::kBf16, {kVocab, d}, 14);
+  const Stored a(DType::kBf16, {3, d}, 15), b(DType::kF32, {vocab, 3}, 16);
+  const Stored a2(DType::kF16, {1, d}, 17), b2(DType::kF16, {vocab, 1}, 18);
   const std::vector<int32_t> index = {3, 40, 70, 71, 72, 73, 74};
   for (const bool has_raw : {false, true}) {
     LinearDelta delta;
@@ -80,17 +82,23 @@ TEST(Embed, AppliesPlanesReplacedRowsRawAndGain) {
     delta.planes.push_back({.bits = bits, .scale = 0.5F, .row_scale = row_scale.view, .col_scale = col_scale.view});
     delta.planes.push_back({.bits = bits, .scale = 0.125F, .row_scale = {}, .col_scale = {}});
     delta.rows = ReplacedRows{.index = index, .values = rows.view};
+    delta.low_rank.push_back({.a = a.view, .b = b.view, .scale = 0.5F});
+    delta.low_rank.push_back({.a = a2.view, .b = b2.view, .scale = -0.25F});
     delta.gain_row = gain.view;
     if (has_raw) delta.raw = raw.view;
     const auto expected = [&](size_t token, size_t col) {
       const double g = double{FloatAt(gain.view, token)};
+      double low = -0.25 * double{FloatAt(b2.view, token)} * double{FloatAt(a2.view, col)};
+      for (size_t j = 0; j < 3; ++j) {
+        low += 0.5 * double{FloatAt(b.view, token * 3 + j)} * double{FloatAt(a.view, j * d + col)};
+      }
       for (size_t k = 0; k < index.size(); ++k) {
-        if (static_cast<size_t>(index[k]) == token) return g * double{FloatAt(rows.view, k * d + col)};
+        if (static_cast<size_t>(index[k]) == token) return g * (double{FloatAt(rows.view, k * d + col)} + low);
       }
       double w = double{FloatAt(has_raw ? raw.view : base.view, token * d + col)};
       const double sign = (bits[token * SignRowBytes(d) + col / 8] >> (col % 8) & 1) != 0 ? 1 : -1;
       w += sign * 0.5 * double{FloatAt(row_scale.view, token)} * double{FloatAt(col_scale.view, col)} + sign * 0.125;
-      return g * w;
+      return g * (w + low);
     };
     for (const std::string& target : AvailableTargets()) {
       ASSERT_TRUE(SetTarget(target).ok());
@@ -103,8 +111,8 @@ TEST(Embed, AppliesPlanesReplacedRowsRawAndGain) {
       const LinearSegment segment = {.begin = 0, .end = vocab, .delta = &packed};
       Embed(context, table, {&segment, 1}, tokens, out.view());
       for (size_t i = 0; i < vocab * d; ++i) {
-        // Four roundings of values below 2.
-        ASSERT_NEAR(double{out.Row(0)[i]}, expected(i / d, i % d), 8 * 0x1.0p-24) << target << " element " << i;
+        // (2 planes * 2 + rank 4 + 3) roundings of values below 3.4.
+        ASSERT_NEAR(double{out.Row(0)[i]}, expected(i / d, i % d), 11 * 3.4 * 0x1.0p-24) << target << " element " << i;
       }
     }
   }

@@ -121,6 +121,25 @@ PackedLowRank PackLowRank(KernelContext& context, const LowRank& pair) {
   return packed;
 }
 
+// Sum of `size` (a member of Buffer) over all buffers of a delta.
+template <typename Size>
+size_t SumBuffers(const PackedDelta& delta, const Size& size) {
+  size_t sum = size(delta.gain_row) + size(delta.bias);
+  for (const PackedPlane& plane : delta.planes) sum += size(plane.bits) + size(plane.row_scale) + size(plane.col_scale);
+  for (const PackedLowRank& pair : delta.low_rank) sum += size(pair.a.values) + size(pair.b.tiles);
+  if (delta.rows) sum += size(delta.rows->values.values) + delta.rows->index.size() * sizeof(int32_t);
+  if (delta.raw) sum += size(delta.raw->tiles);
+  return sum;
+}
+
+PackedWeight Borrow(const PackedWeight& weight) {
+  return {.dtype = weight.dtype, .d_out = weight.d_out, .d_in = weight.d_in, .tiles = weight.tiles.Borrow()};
+}
+
+RowMajorWeight Borrow(const RowMajorWeight& weight) {
+  return {.dtype = weight.dtype, .n_rows = weight.n_rows, .d_in = weight.d_in, .values = weight.values.Borrow()};
+}
+
 }  // namespace
 
 float PackedWeight::At(size_t row, size_t col) const {
@@ -140,14 +159,31 @@ void RowMajorWeight::ReadRow(size_t row, float* out) const {
 }
 
 size_t PackedDelta::bytes() const {
-  size_t sum = gain_row.size_bytes() + bias.size_bytes();
-  for (const PackedPlane& plane : planes) {
-    sum += plane.bits.size_bytes() + plane.row_scale.size_bytes() + plane.col_scale.size_bytes();
+  return SumBuffers(*this, [](const auto& buffer) { return buffer.size_bytes(); });
+}
+
+size_t PackedDelta::owned_bytes() const {
+  return SumBuffers(*this, [](const auto& buffer) { return buffer.owned_bytes(); });
+}
+
+PackedDelta Borrow(const PackedDelta& delta) {
+  PackedDelta borrowed;
+  borrowed.d_out = delta.d_out;
+  borrowed.d_in = delta.d_in;
+  for (const PackedPlane& plane : delta.planes) {
+    borrowed.planes.push_back({.d_in = plane.d_in,
+                               .bits = plane.bits.Borrow(),
+                               .row_scale = plane.row_scale.Borrow(),
+                               .col_scale = plane.col_scale.Borrow()});
   }
-  for (const PackedLowRank& pair : low_rank) sum += pair.a.bytes() + pair.b.bytes();
-  if (rows) sum += rows->values.bytes() + rows->index.size() * sizeof(int32_t);
-  if (raw) sum += raw->bytes();
-  return sum;
+  for (const PackedLowRank& pair : delta.low_rank) {
+    borrowed.low_rank.push_back({.rank = pair.rank, .scale = pair.scale, .a = Borrow(pair.a), .b = Borrow(pair.b)});
+  }
+  if (delta.rows) borrowed.rows = PackedRows{.index = delta.rows->index, .values = Borrow(delta.rows->values)};
+  if (delta.raw) borrowed.raw = Borrow(*delta.raw);
+  borrowed.gain_row = delta.gain_row.Borrow();
+  borrowed.bias = delta.bias.Borrow();
+  return borrowed;
 }
 
 PackedWeight PackWeight(KernelContext& context, const TensorView& weight) {
@@ -182,6 +218,7 @@ RowMajorWeight PackRowMajor(const TensorView& weight) {
 }
 
 PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta) {
+  DF_CHECK(!delta.magnitude);
   PackedDelta packed;
   packed.d_out = delta.d_out;
   packed.d_in = delta.d_in;

@@ -97,9 +97,14 @@ struct PackedDelta {
   bool IsBase() const {
     return planes.empty() && low_rank.empty() && !rows && !raw && gain_row.empty() && bias.empty();
   }
-  // Memory held, everything counted.
+  // Everything that a product reads.
   size_t bytes() const;
+  // Memory held: without what was borrowed.
+  size_t owned_bytes() const;
 };
+
+// The same delta on the same memory: `delta` must outlive it. What a variant on top of another is made from.
+PackedDelta Borrow(const PackedDelta& delta);
 
 // The delta of a variant that leaves `weight` as it is.
 inline PackedDelta UnchangedDelta(const PackedWeight& weight) {
@@ -118,7 +123,8 @@ PackedWeight PackWeight(KernelContext& context, const TensorView& weight, void (
 // As PackWeight without tiling: one copy of the stored bytes.
 RowMajorWeight PackRowMajor(const TensorView& weight);
 
-// The delta must be consistent (format/ and codec/ guarantee shapes); scales are multiplied into f32.
+// The delta must be consistent (format/ and codec/ guarantee shapes) and without `magnitude`, whose gain the caller
+// makes from row_norms.h; scales are multiplied into f32.
 PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta);
 
 }  // namespace df::kernels

@@ -7,6 +7,7 @@
 
 #include "base/float16.h"
 #include "base/rng.h"
+#include "kernels/linear_fixture.h"
 #include "kernels/target.h"
 
 namespace df::kernels {
@@ -136,6 +137,29 @@ TEST(PackDelta, HoldsALowRankPairInAboutItsStoredBytes) {
   EXPECT_EQ(packed.low_rank[0].rank, rank);
   EXPECT_EQ(packed.bytes(), (rank * d_in + d_out * (rank + 1)) * 2);
   EXPECT_EQ(packed.low_rank[0].a.At(8, 999), FloatAt(delta.low_rank[0].a, 8 * d_in + 999));
+}
+
+TEST(PackDelta, IsBorrowedWithoutMemoryOfItsOwn) {
+  KernelContext context(1);
+  TensorStore store(5);
+  const LinearDelta stored = RandomDelta(store, 40, 24,
+                                         {.planes = 2,
+                                          .row_scale = true,
+                                          .col_scale = true,
+                                          .ranks = {3},
+                                          .rows = {7},
+                                          .raw = true,
+                                          .gain = true,
+                                          .bias = true});
+  const PackedDelta delta = PackDelta(context, stored);
+  EXPECT_EQ(delta.owned_bytes(), delta.bytes());
+  const PackedDelta borrowed = Borrow(delta);
+  EXPECT_EQ(borrowed.bytes(), delta.bytes());
+  EXPECT_EQ(borrowed.owned_bytes(), sizeof(int32_t));  // the index of the replaced row
+  EXPECT_EQ(borrowed.planes[1].bits.data(), delta.planes[1].bits.data());
+  EXPECT_EQ(borrowed.raw->tiles.data(), delta.raw->tiles.data());
+  EXPECT_EQ(borrowed.rows->values.Row(0), delta.rows->values.Row(0));
+  EXPECT_EQ(borrowed.low_rank[0].b.At(39, 2), delta.low_rank[0].b.At(39, 2));
 }
 
 }  // namespace

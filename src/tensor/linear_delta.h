@@ -3,7 +3,9 @@
 //
 //   y = gain_row * ( (raw or base) x + sum_p s_p diag(row_p) S_p diag(col_p) x + sum_q scale_q B_q A_q x ) + bias
 //
-// with S_p in {-1,+1}^[d_out, d_in]. An empty LinearDelta is the base's layer, bit for bit.
+// with S_p in {-1,+1}^[d_out, d_in]. Rows in `rows` stand for (raw or base) and all planes. DoRA stores `magnitude` in
+// place of a gain: gain_row = magnitude / || row of the sum in brackets ||_2, which takes the base to tell. An empty
+// LinearDelta is the base's layer, bit for bit.
 #ifndef DELTAFOLD_TENSOR_LINEAR_DELTA_H_
 #define DELTAFOLD_TENSOR_LINEAR_DELTA_H_
 
@@ -46,9 +48,13 @@ struct LinearDelta {
   std::optional<ReplacedRows> rows = {};
   std::optional<TensorView> raw = {};       // [d_out, d_in], replaces the base's weight
   std::optional<TensorView> gain_row = {};  // [d_out] F32
-  std::optional<TensorView> bias = {};      // [d_out], replaces the base's bias
+  // [d_out] F32, BF16 or F16; whoever packs or decodes the delta makes the gain of it. Never beside gain_row.
+  std::optional<TensorView> magnitude = {};
+  std::optional<TensorView> bias = {};  // [d_out], replaces the base's bias
 
-  bool IsBase() const { return planes.empty() && low_rank.empty() && !rows && !raw && !gain_row && !bias; }
+  bool IsBase() const {
+    return planes.empty() && low_rank.empty() && !rows && !raw && !gain_row && !magnitude && !bias;
+  }
 };
 
 }  // namespace df

@@ -26,21 +26,24 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t size) : data_(static_cast<T*>(AllocateAligned(size * sizeof(T)))), size_(size) {}
-  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), owns_(other.owns_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     if (this != &other) {
-      FreeAligned(data_, size_ * sizeof(T));
+      Free();
       data_ = std::exchange(other.data_, nullptr);
       size_ = std::exchange(other.size_, 0);
+      owns_ = other.owns_;
     }
     return *this;
   }
-  ~Buffer() { FreeAligned(data_, size_ * sizeof(T)); }
+  ~Buffer() { Free(); }
 
   T* data() { return data_; }
   const T* data() const { return data_; }
   size_t size() const { return size_; }
   size_t size_bytes() const { return size_ * sizeof(T); }
+  size_t owned_bytes() const { return owns_ ? size_bytes() : 0; }
   bool empty() const { return size_ == 0; }
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
@@ -52,10 +55,23 @@ class Buffer {
     if (size_ > 0) std::memcpy(copy.data_, data_, size_bytes());
     return copy;
   }
+  // The same elements, owned by this buffer still: it must outlive what is returned. For reading only.
+  Buffer Borrow() const {
+    Buffer borrowed;
+    borrowed.data_ = data_;
+    borrowed.size_ = size_;
+    borrowed.owns_ = false;
+    return borrowed;
+  }
 
  private:
+  void Free() {
+    if (owns_) FreeAligned(data_, size_bytes());
+  }
+
   T* data_ = nullptr;
   size_t size_ = 0;
+  bool owns_ = true;
 };
 
 template <typename T>

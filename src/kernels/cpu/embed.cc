@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "hwy/highway.h"
+#include "kernels/cpu/dot-inl.h"
 #include "kernels/cpu/simd-inl.h"
 
 #ifndef DELTAFOLD_KERNELS_CPU_EMBED_TYPES_
@@ -129,6 +130,26 @@ void AddSignRow(const uint8_t* bits, size_t n_octets, const float* col_scale, fl
   }
 }
 
+// out += factor * row, whole vectors of it; returns how many columns that were.
+template <class Row>
+HWY_INLINE size_t AddMultiple(const uint8_t* row, size_t n, float factor, float* HWY_RESTRICT out) {
+  const FloatTag d;
+  size_t k = 0;
+  for (; k + kLanes <= n; k += kLanes) {
+    const auto sum = hn::MulAdd(Row::Load(row + k * Row::kBytes), hn::Set(d, factor), hn::LoadU(d, out + k));
+    hn::StoreU(sum, d, out + k);
+  }
+  return k;
+}
+
+size_t AddMultipleOf(const uint8_t* row, DType dtype, size_t n, float factor, float* out) {
+  switch (dtype) {
+    case DType::kF32: return AddMultiple<F32Row>(row, n, factor, out);
+    case DType::kF16: return AddMultiple<F16Row>(row, n, factor, out);
+    default: return AddMultiple<Bf16Row>(row, n, factor, out);
+  }
+}
+
 }  // namespace df::kernels::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -138,6 +159,7 @@ namespace {
 
 HWY_EXPORT(ReadTableRow);
 HWY_EXPORT(AddSignRow);
+HWY_EXPORT(AddMultipleOf);
 
 void ReadRow(const PackedWeight& weight, size_t row, float* out) {
   const uint8_t* tile = weight.tiles.data() + row / kTileRows * weight.tile_bytes();
@@ -156,6 +178,14 @@ void AddPlane(const PackedPlane& plane, size_t row, size_t d_in, float* out) {
   HWY_DYNAMIC_DISPATCH(AddSignRow)
   (bits, n_octets, plane.col_scale.empty() ? nullptr : plane.col_scale.data(), plane.row_scale[row], out);
   for (size_t col = 8 * n_octets; col < d_in; ++col) out[col] += plane.At(row, col);
+}
+
+void AddLowRank(const PackedLowRank& pair, size_t row, float* out) {
+  for (size_t j = 0; j < pair.rank; ++j) {
+    const float factor = pair.scale * pair.b.At(row, j);
+    const size_t done = HWY_DYNAMIC_DISPATCH(AddMultipleOf)(pair.a.Row(j), pair.a.dtype, pair.a.d_in, factor, out);
+    for (size_t col = done; col < pair.a.d_in; ++col) out[col] += factor * pair.a.At(j, col);
+  }
 }
 
 // The variant's own copy of row `row`, if it has one.
@@ -181,6 +211,7 @@ void ReadVariantRow(const PackedWeight& table, const PackedDelta& delta, size_t 
     }
     for (const PackedPlane& plane : delta.planes) AddPlane(plane, row, table.d_in, out);
   }
+  for (const PackedLowRank& pair : delta.low_rank) AddLowRank(pair, row, out);
   if (delta.gain_row.empty()) return;
   for (size_t col = 0; col < table.d_in; ++col) out[col] *= delta.gain_row[row];
 }
