@@ -39,24 +39,79 @@ Result<BoundVariant> BindDelta(const Checkpoint& base, const BoundCheckpoint& bo
   return variant;
 }
 
-Result<BoundVariant> BindAdapter(const Checkpoint& base, const BoundCheckpoint& bound, const std::string& directory) {
-  BoundVariant variant;
-  DF_ASSIGN_OR_RETURN(variant.adapter, PeftAdapter::Open(directory));
-  DF_ASSIGN_OR_RETURN(const auto pairs, variant.adapter->Bind(ListLinearModules(base.config())));
-  variant.config = base.config();
-  variant.tied = bound.tied;
-  for (const Slot& slot : bound.slots) {
-    LinearDelta change;
-    change.d_out = slot.IsVector() ? 1 : slot.d_out;
-    change.d_in = slot.IsVector() ? slot.d_out : slot.d_in;
-    constexpr std::string_view kWeight = ".weight";
-    const std::string module = slot.name.substr(0, slot.name.size() - std::min(slot.name.size(), kWeight.size()));
-    const auto pair = pairs.find(module);
-    if (slot.kind == SlotKind::kMatrix && pair != pairs.end()) change.low_rank.push_back(pair->second);
-    variant.weights.push_back({slot, base.FindOrNull(slot.name), std::move(change)});
+// An adapter on its base, slot by slot.
+class AdapterBinding {
+ public:
+  AdapterBinding(const Checkpoint& base, bool base_tied) : base_(base), base_tied_(base_tied) {}
+
+  Result<BoundVariant> Bind(const std::string& directory) {
+    DF_ASSIGN_OR_RETURN(variant_.adapter, PeftAdapter::Open(directory));
+    DF_ASSIGN_OR_RETURN(variant_.changes, variant_.adapter->Bind(ListModules(base_.config())));
+    const ModuleChange* embedding = ChangeOrNull(kEmbeddingName);
+    const ModuleChange* head = ChangeOrNull(kHeadName);
+    variant_.config = base_.config();
+    if (embedding != nullptr) variant_.config.vocab = embedding->weight.d_out;
+    // A low rank or another matrix on one of the two unties them; new token rows are both's.
+    variant_.tied = base_tied_ && head == nullptr &&
+                    (embedding == nullptr || (embedding->weight.low_rank.empty() && !embedding->weight.raw));
+    for (const Slot& slot : ListSlots(variant_.config, variant_.tied)) DF_RETURN_IF_ERROR(BindSlot(slot));
+    return std::move(variant_);
   }
-  return variant;
-}
+
+ private:
+  const ModuleChange* ChangeOrNull(const std::string& tensor) const {
+    const auto found = variant_.changes.modules.find(ModuleOf(tensor));
+    return found != variant_.changes.modules.end() ? &found->second : nullptr;
+  }
+
+  Status BindSlot(const Slot& slot) {
+    const StoredTensor* stored = BaseTensor(base_, base_tied_, slot);
+    BoundWeight weight = {.slot = slot, .base = stored, .change = {}};
+    weight.change.d_out = slot.IsVector() ? 1 : slot.d_out;
+    weight.change.d_in = slot.IsVector() ? slot.d_out : slot.d_in;
+    const ModuleChange* change = ChangeOrNull(slot.name);
+    const bool is_bias = slot.name.ends_with(".bias");
+    if (change != nullptr && is_bias) {
+      weight.change.raw = BiasOf(*change, stored->view);
+    } else if (change != nullptr) {
+      if (change->added_bias && base_.FindOrNull(ModuleOf(slot.name) + ".bias") == nullptr) {
+        return Unsupported("adapter field \"lora_bias\": module " + ModuleOf(slot.name) +
+                           " of the base has no bias to add to, and a checkpoint of this architecture holds none");
+      }
+      weight.change = change->weight;
+      weight.change.bias.reset();
+    }
+    if (slot.kind == SlotKind::kHead) {
+      if (weight.change.d_out != slot.d_out) {
+        return Corrupt("the adapter leaves an embedding of " + std::to_string(slot.d_out) + " tokens and a head of " +
+                       std::to_string(weight.change.d_out));
+      }
+      AddTiedRows(weight.change);
+    }
+    variant_.weights.push_back(std::move(weight));
+    return Status::Ok();
+  }
+
+  // New token rows of an embedding are a tied head's too.
+  void AddTiedRows(LinearDelta& head) const {
+    const ModuleChange* embedding = ChangeOrNull(kEmbeddingName);
+    if (base_tied_ && embedding != nullptr && embedding->weight.rows && !head.rows) head.rows = embedding->weight.rows;
+  }
+
+  std::optional<TensorView> BiasOf(const ModuleChange& change, const TensorView& base) {
+    if (!change.added_bias) return change.weight.bias;
+    Buffer<float>& sum = variant_.biases.emplace_back(base.elements());
+    ReadFloats(change.weight.bias.value_or(base), 0, sum.span());
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += change.weight.low_rank.front().scale * FloatAt(*change.added_bias, i);
+    }
+    return TensorView{DType::kF32, {sum.size()}, AsBytes(std::span<const float>(sum.span()))};
+  }
+
+  const Checkpoint& base_;
+  const bool base_tied_;
+  BoundVariant variant_;
+};
 
 }  // namespace
 
@@ -90,7 +145,7 @@ Result<BoundVariant> BindVariant(const Checkpoint& base, const std::string& dire
   DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(directory));
   switch (kind) {
     case DirectoryKind::kDelta: return BindDelta(base, *bound, directory);
-    case DirectoryKind::kAdapter: return BindAdapter(base, *bound, directory);
+    case DirectoryKind::kAdapter: return AdapterBinding(base, bound->tied).Bind(directory);
     case DirectoryKind::kModel:
     case DirectoryKind::kNothing: break;
   }

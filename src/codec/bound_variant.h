@@ -20,17 +20,20 @@ struct BoundWeight {
   LinearDelta change;                  // empty: as in the base
 };
 
-// Exactly one of `delta` and `adapter` is set; the views in `weights` live as long as it and the base.
+// Exactly one of `delta` and `adapter` is set; the views in `weights` live as long as it, this and the base.
 struct BoundVariant {
   std::shared_ptr<const DeltaDirectory> delta;
   std::shared_ptr<const PeftAdapter> adapter;
+  AdapterChanges changes;             // of the adapter
+  std::vector<Buffer<float>> biases;  // sums of a base's and an adapter's
   ModelConfig config;
   bool tied = false;
   std::vector<BoundWeight> weights;  // in the order of computation
 };
 
 // Opens `directory` and gives every stored part its place. The only errors are those of opening it, kFailedPrecondition
-// (a delta made for another base) and kCorrupt (a part without a place or of another shape, naming it).
+// (a delta made for another base), kCorrupt (a part without a place or of another shape, naming it) and kUnsupported (a
+// lora_bias where the base has no bias: no checkpoint of this architecture could hold it).
 Result<BoundVariant> BindVariant(const Checkpoint& base, const std::string& directory);
 
 // The slots of a delta without its base: its own config tells them.

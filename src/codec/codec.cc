@@ -66,12 +66,14 @@ std::string CodeName(const LinearDelta& delta) {
   for (const LowRank& pair : delta.low_rank) append("rank " + std::to_string(MatrixRows(pair.a)));
   if (delta.rows) append("rows " + std::to_string(delta.rows->index.size()));
   if (delta.gain_row) append("gain");
+  if (delta.magnitude) append("DoRA");
   if (delta.bias) append("bias");
   return name.empty() ? "same" : name;
 }
 
 uint64_t StoredBytes(const LinearDelta& delta) {
-  uint64_t bytes = OptionalBytes(delta.raw) + OptionalBytes(delta.gain_row) + OptionalBytes(delta.bias);
+  uint64_t bytes = OptionalBytes(delta.raw) + OptionalBytes(delta.gain_row) + OptionalBytes(delta.magnitude) +
+                   OptionalBytes(delta.bias);
   for (const SignPlane& plane : delta.planes) {
     const uint64_t scales = OptionalBytes(plane.row_scale) + OptionalBytes(plane.col_scale);
     bytes += plane.bits.size() + (scales > 0 ? scales : sizeof(float));

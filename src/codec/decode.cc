@@ -1,10 +1,23 @@
 #include "codec/decode.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "codec/row_ops.h"
 
 namespace df {
+
+namespace {
+
+// DoRA: the row keeps its direction. A row without length becomes NaN, as where it is served it is refused.
+void ScaleTo(float length, std::span<float> row) {
+  double squares = 0;
+  for (const float value : row) squares += double{value} * value;
+  const auto gain = static_cast<float>(length / std::sqrt(squares));
+  for (float& value : row) value *= gain;
+}
+
+}  // namespace
 
 RowDecoder::RowDecoder(const TensorView& base, const LinearDelta& delta) : base_(base), delta_(delta) {
   for (const SignPlane& plane : delta.planes) {
@@ -51,15 +64,16 @@ void RowDecoder::AddLowRanks(size_t row, std::span<float> sum) const {
 }
 
 void RowDecoder::Decode(size_t row, std::span<float> out) const {
-  if (ReadReplaced(row, out)) return;
-  const TensorView& start = delta_.raw ? *delta_.raw : base_;
-  std::fill(out.begin(), out.end(), 0.0F);
-  if (row < MatrixRows(start)) row_ops::ReadRow(start, row, out);
-  if (delta_.planes.empty() && delta_.low_rank.empty()) return;
-  std::vector<float> sum(out.size());
-  AddPlanes(row, sum);
+  std::vector<float> sum(delta_.planes.empty() && delta_.low_rank.empty() ? 0 : out.size());
+  if (!ReadReplaced(row, out)) {
+    const TensorView& start = delta_.raw ? *delta_.raw : base_;
+    std::fill(out.begin(), out.end(), 0.0F);
+    if (row < MatrixRows(start)) row_ops::ReadRow(start, row, out);
+    AddPlanes(row, sum);
+  }
   AddLowRanks(row, sum);
-  for (size_t j = 0; j < out.size(); ++j) out[j] += sum[j];
+  for (size_t j = 0; j < sum.size(); ++j) out[j] += sum[j];
+  if (delta_.magnitude) ScaleTo(FloatAt(*delta_.magnitude, row), out);
 }
 
 }  // namespace df

@@ -6,6 +6,7 @@
 #include "base/presence.h"
 #include "codec/bound_variant.h"
 #include "codec/codec.h"
+#include "format/peft_config.h"
 #include "format/shards.h"
 #include "format/variant_kind.h"
 #include "text/model_text.h"
@@ -172,10 +173,33 @@ Status InspectDelta(Inspection& inspection, const std::string& directory, const 
   return InspectText(inspection, directory, nullptr);
 }
 
+// "LoRA", "DoRA, scale alpha / sqrt(r)"
+std::string MethodName(const PeftConfig& config) {
+  std::string name = config.dora ? "DoRA" : "LoRA";
+  if (config.rslora) name += ", scale alpha / sqrt(r)";
+  if (config.lora_bias) name += ", with a bias";
+  return name;
+}
+
+void AddAdapterFacts(Inspection& inspection, const PeftAdapter& adapter) {
+  const PeftConfig& config = adapter.config();
+  AddFact(inspection, "method", MethodName(config));
+  AddFact(inspection, "rank", std::to_string(adapter.rank()));
+  if (config.bias != AdapterBias::kNone) {
+    AddFact(inspection, "biases", config.bias == AdapterBias::kAll ? "all" : "of its modules");
+  }
+  std::string saved;
+  for (const std::string& name : config.modules_to_save) saved += (saved.empty() ? "" : ", ") + name;
+  if (!saved.empty()) AddFact(inspection, "saved modules", saved);
+  for (const TrainableTokens& tokens : config.trainable_tokens) {
+    AddFact(inspection, "token rows of " + tokens.module, std::to_string(tokens.index.size()));
+  }
+}
+
 Status InspectAdapter(Inspection& inspection, const std::string& directory, const Checkpoint* base) {
   inspection.kind = "adapter";
   DF_ASSIGN_OR_RETURN(const auto adapter, PeftAdapter::Open(directory));
-  AddFact(inspection, "rank", std::to_string(adapter->rank()));
+  AddAdapterFacts(inspection, *adapter);
   if (base != nullptr) return InspectBound(inspection, directory, *base);
   AddFact(inspection, "base", "not given: whether it fits one is open");
   for (const NamedTensor& tensor : adapter->file().tensors()) AddStored(inspection, tensor.name, tensor.view);

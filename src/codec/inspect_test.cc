@@ -61,6 +61,32 @@ TEST(Inspect, ShowsADeltaWithAndWithoutItsBase) {
   EXPECT_EQ(Inspect(directory.Sub("delta"), fine_tune.get()).problem.code(), StatusCode::kFailedPrecondition);
 }
 
+TEST(Inspect, ShowsWhatAnAdapterDoesWithAndWithoutItsBase) {
+  const std::string lora = kTests + "golden/lora/qwen2-bias-tied/";
+  const Inspection alone = Inspect(lora + "dora-rslora-bias", nullptr);
+  DF_EXPECT_OK(alone.problem);
+  EXPECT_TRUE(HasFact(alone, "method", "DoRA, scale alpha / sqrt(r)"));
+  EXPECT_TRUE(HasFact(alone, "rank", "4"));
+  EXPECT_TRUE(HasFact(alone, "biases", "of its modules"));
+  EXPECT_TRUE(HasFact(Inspect(lora + "embed-saved", nullptr), "saved modules", "embed_tokens"));
+
+  const auto base = ValueOrDie(Checkpoint::Open(kTests + "golden/models/qwen2-bias-tied"));
+  const auto code_of = [&](const std::string& adapter, const std::string& tensor) -> std::string {
+    const Inspection bound = Inspect(lora + adapter, base.get());
+    DF_EXPECT_OK(bound.problem);
+    for (const InspectedTensor& found : bound.tensors) {
+      if (found.name == tensor) return found.code;
+    }
+    return "none";
+  };
+  EXPECT_EQ(code_of("dora-rslora-bias", "model.layers.0.self_attn.v_proj.weight"), "rank 2 + DoRA");
+  EXPECT_EQ(code_of("dora-rslora-bias", "model.layers.0.self_attn.v_proj.bias"), "raw F32");
+  EXPECT_EQ(code_of("dora-rslora-bias", "model.layers.0.self_attn.q_proj.weight"), "same");
+  EXPECT_EQ(code_of("trainable-tokens", "model.embed_tokens.weight"), "rows 3");
+  EXPECT_EQ(code_of("trainable-tokens", "lm_head.weight"), "none");  // tied still
+  EXPECT_EQ(code_of("lm-head-target", "lm_head.weight"), "raw BF16 + rank 2");
+}
+
 TEST(Inspect, ChecksTheTokenizerOfAModel) {
   TemporaryDirectory directory;
   testing::WriteModel({}, directory.Sub("model"));

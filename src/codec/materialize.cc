@@ -105,6 +105,7 @@ class CheckpointMaker {
     Buffer<uint8_t> block(std::min(block_rows, decoder.d_out()) * row_bytes);
     Mat<float> row_of_thread(pool_.n_threads(), decoder.d_in());
     std::atomic<bool> fits{true};
+    std::atomic<bool> has_lengths{true};  // of rows that a magnitude scales
     for (size_t first = 0; first < decoder.d_out(); first += block_rows) {
       const size_t n_rows = std::min(block_rows, decoder.d_out() - first);
       pool_.ParallelFor(n_rows, RowGrain(decoder.d_in()), [&](size_t begin, size_t end, size_t thread) {
@@ -112,10 +113,14 @@ class CheckpointMaker {
         for (size_t r = begin; r < end; ++r) {
           decoder.Decode(first + r, row);
           // relaxed: ParallelFor itself orders the result before the look at it
+          if (!std::isfinite(row[0])) has_lengths.store(false, std::memory_order_relaxed);
           if (!row_ops::Narrow(row, dtype, block.data() + r * row_bytes)) fits.store(false, std::memory_order_relaxed);
         }
       });
       DF_RETURN_IF_ERROR(writer.Write({block.data(), n_rows * row_bytes}));
+    }
+    if (weight.change.magnitude && !has_lengths.load(std::memory_order_relaxed)) {
+      return Corrupt("tensor " + weight.slot.name + ": use_dora scales a row that has no length");
     }
     if (fits.load(std::memory_order_relaxed)) return Status::Ok();
     return FailedPrecondition("tensor " + weight.slot.name + " overflows " + std::string(DTypeName(dtype)) +
@@ -145,11 +150,16 @@ std::string_view TorchName(DType dtype) {
   }
 }
 
-// The variant's config with the dtype that was written, under whichever of the two names the config uses.
-Status WriteConfig(const std::string& source, const std::string& target, DType dtype) {
+// The variant's config with the dtype that was written, under whichever of the two names the config uses, and with what
+// an adapter changes.
+Status WriteConfig(const BoundVariant& variant, const std::string& source, const std::string& target, DType dtype) {
   DF_ASSIGN_OR_RETURN(Json config, ReadJsonFile(source + "/config.json"));
   const std::string key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
   config[key] = TorchName(dtype);
+  if (variant.adapter != nullptr) {
+    config["vocab_size"] = variant.config.vocab;
+    if (!variant.tied) config["tie_word_embeddings"] = false;
+  }
   return WriteFileAtomically(target + "/config.json", DumpJson(config, 2) + "\n");
 }
 
@@ -170,7 +180,8 @@ Result<MaterializeReport> Materialize(ThreadPool& pool, const Checkpoint& base, 
   for (const Shard& shard : shards) DF_RETURN_IF_ERROR(maker.WriteShard(directory.path(), shard));
   DF_RETURN_IF_ERROR(WriteIndex(directory.path(), shards, report.bytes));
   const std::string& config_source = variant.delta != nullptr ? variant_directory : base.directory();
-  DF_RETURN_IF_ERROR(WriteConfig(config_source, directory.path(), TargetDType(variant.weights.front(), options)));
+  DF_RETURN_IF_ERROR(
+      WriteConfig(variant, config_source, directory.path(), TargetDType(variant.weights.front(), options)));
   DF_RETURN_IF_ERROR(CopyTextFiles(base.directory(), variant_directory, directory.path()));
   DF_RETURN_IF_ERROR(base.CheckIntact());
   if (variant.delta != nullptr) DF_RETURN_IF_ERROR(variant.delta->CheckIntact());

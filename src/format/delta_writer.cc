@@ -116,7 +116,8 @@ Status DeltaWriterImpl::AddPlanes(const std::string& name, const LinearDelta& de
 }
 
 Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& delta) {
-  if (delta.gain_row) return InvalidArgument("the gain of " + Quoted(name) + " has no place in format version 1");
+  if (delta.gain_row || delta.magnitude)
+    return InvalidArgument("the gain of " + Quoted(name) + " has no place in format version 1");
   if (delta.low_rank.size() > 1 || (!delta.low_rank.empty() && delta.low_rank.front().scale != 1.0F)) {
     return InvalidArgument("format version 1 stores one low-rank pair of scale 1, " + Quoted(name) +
                            " has others: fold the scale into B");

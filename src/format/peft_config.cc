@@ -16,33 +16,56 @@ constexpr size_t kMaxPatterns = 256;   // PEFT itself writes at most one a modul
 constexpr size_t kMaxNames = 100'000;  // all-linear is stored expanded: seven names a layer
 constexpr IntRange kLayerRange{.min = 0, .max = INT32_MAX};
 
-// Fields that add a computation of their own. Absent, null, false and empty mean that it is not used.
-constexpr std::array<std::string_view, 16> kRefusedFields = {"use_dora",
-                                                             "lora_bias",
-                                                             "modules_to_save",
-                                                             "trainable_token_indices",
-                                                             "target_parameters",
-                                                             "layer_replication",
-                                                             "alora_invocation_tokens",
-                                                             "arrow_config",
-                                                             "use_qalora",
-                                                             "use_bdlora",
-                                                             "kasa_config",
-                                                             "monteclora_config",
-                                                             "velora_config",
-                                                             "megatron_config",
-                                                             "bdlora_config",
-                                                             "nested_config"};
+constexpr size_t kMaxTokens = 1'000'000;
 
-bool IsUnused(const Json& json, std::string_view key) {
-  const Json* value = JsonMemberOrNull(json, key);
-  if (value == nullptr || (value->is_boolean() && !value->get<bool>())) return true;
-  return value->is_structured() && value->empty();
+// Fields that are read below.
+constexpr std::array<std::string_view, 17> kReadFields = {"peft_type",
+                                                          "r",
+                                                          "lora_alpha",
+                                                          "use_rslora",
+                                                          "rank_pattern",
+                                                          "alpha_pattern",
+                                                          "target_modules",
+                                                          "exclude_modules",
+                                                          "layers_to_transform",
+                                                          "layers_pattern",
+                                                          "bias",
+                                                          "use_dora",
+                                                          "lora_bias",
+                                                          "modules_to_save",
+                                                          "trainable_token_indices",
+                                                          "init_lora_weights",
+                                                          "ensure_weight_tying"};
+
+// Fields that change nothing of what a loaded adapter computes: labels, training, ways of initialising, sizes of what
+// is refused by another field.
+constexpr std::array<std::string_view, 16> kIgnoredFields = {"base_model_name_or_path",
+                                                             "revision",
+                                                             "auto_mapping",
+                                                             "task_type",
+                                                             "inference_mode",
+                                                             "peft_version",
+                                                             "lora_dropout",
+                                                             "runtime_config",
+                                                             "megatron_config",
+                                                             "megatron_core",
+                                                             "loftq_config",
+                                                             "eva_config",
+                                                             "corda_config",
+                                                             "lora_ga_config",
+                                                             "qalora_group_size",
+                                                             "merge_weights"};
+
+// Null, false and empty mean that a feature is not used.
+bool IsUnused(const Json& value) {
+  if (value.is_null() || (value.is_boolean() && !value.get<bool>())) return true;
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  return value.is_structured() && value.empty();
 }
 
 Status Refuse(const Json& json, std::string_view key) {
-  return Unsupported("adapter field \"" + std::string(key) +
-                     "\": " + DumpJson(json.at(std::string(key))).substr(0, 60) + " is not supported");
+  return Unsupported("adapter field " + Quoted(key) + ": " + DumpJson(json.at(std::string(key))).substr(0, 60) +
+                     " is not supported");
 }
 
 // Initialisations other than these change the base's weights when the adapter is loaded.
@@ -56,14 +79,15 @@ Status CheckInitialisation(const Json& json) {
   return Refuse(json, "init_lora_weights");
 }
 
+// A field that is neither read nor known to be harmless may change the computation.
 Status RefuseOtherComputation(const Json& json) {
   DF_ASSIGN_OR_RETURN(const std::string type, JsonString(json, "peft_type"));
   if (type != "LORA") return Unsupported("adapter field \"peft_type\": " + Quoted(type) + " is not supported: LORA is");
-  for (const std::string_view key : kRefusedFields) {
-    if (!IsUnused(json, key)) return Refuse(json, key);
+  for (const auto& [key, value] : json.items()) {
+    const auto is_key = [&key](std::string_view known) { return key == known; };
+    if (std::ranges::any_of(kReadFields, is_key) || std::ranges::any_of(kIgnoredFields, is_key)) continue;
+    if (!IsUnused(value)) return Refuse(json, key);
   }
-  DF_ASSIGN_OR_RETURN(const std::string bias, JsonStringOr(json, "bias", "none"));
-  if (bias != "none") return Refuse(json, "bias");
   return CheckInitialisation(json);
 }
 
@@ -150,6 +174,65 @@ Status ReadLayers(const Json& json, PeftConfig& config) {
   return Status::Ok();
 }
 
+Result<AdapterBias> ReadBias(const Json& json) {
+  DF_ASSIGN_OR_RETURN(const std::string bias, JsonStringOr(json, "bias", "none"));
+  if (bias == "none") return AdapterBias::kNone;
+  if (bias == "lora_only") return AdapterBias::kLoraOnly;
+  if (bias == "all") return AdapterBias::kAll;
+  return Refuse(json, "bias");
+}
+
+Result<std::vector<std::string>> ReadModulesToSave(const Json& json) {
+  constexpr std::string_view kKey = "modules_to_save";
+  std::vector<std::string> names;
+  const Json* value = JsonMemberOrNull(json, kKey);
+  if (value == nullptr) return names;
+  if (!value->is_array() || value->size() > kMaxNames) return WrongShape(kKey, "a list of names", *value);
+  for (const Json& name : *value) {
+    if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
+      return WrongShape(kKey, "a list of names", *value);
+    }
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+Result<TrainableTokens> ReadTokens(std::string module, const Json& list) {
+  constexpr std::string_view kKey = "trainable_token_indices";
+  if (!list.is_array() || list.size() > kMaxTokens) return WrongShape(kKey, "a list of token ids", list);
+  TrainableTokens tokens{.module = std::move(module), .index = {}};
+  for (const Json& id : list) {
+    const bool fits = id.is_number_integer() && (!id.is_number_unsigned() || id.get<uint64_t>() <= INT32_MAX) &&
+                      id.get<int64_t>() >= 0 && id.get<int64_t>() <= INT32_MAX;
+    if (!fits) return WrongShape(kKey, "a list of token ids", list);
+    tokens.index.push_back(id.get<int32_t>());
+  }
+  std::vector<int32_t> sorted = tokens.index;
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return tokens;
+  return InvalidArgument("adapter field \"trainable_token_indices\" has token " + std::to_string(*twice) +
+                         " twice: which of its rows counts is not defined");
+}
+
+// A list is for the embedding; an object says for which modules.
+Result<std::vector<TrainableTokens>> ReadTrainableTokens(const Json& json) {
+  std::vector<TrainableTokens> all;
+  const Json* value = JsonMemberOrNull(json, "trainable_token_indices");
+  if (value == nullptr || value->empty()) return all;
+  if (!value->is_object()) {
+    DF_ASSIGN_OR_RETURN(TrainableTokens tokens, ReadTokens("embed_tokens", *value));
+    all.push_back(std::move(tokens));
+    return all;
+  }
+  if (value->size() > kMaxPatterns) return WrongShape("trainable_token_indices", "an object of few modules", *value);
+  for (const auto& [module, list] : value->items()) {
+    DF_ASSIGN_OR_RETURN(TrainableTokens tokens, ReadTokens(module, list));
+    all.push_back(std::move(tokens));
+  }
+  return all;
+}
+
 Status CheckRanks(const PeftConfig& config) {
   for (const PatternValue& entry : config.rank_pattern) {
     const auto max = static_cast<double>(kRankRange.max);
@@ -193,6 +276,17 @@ bool PeftConfig::Targets(const std::string& path) const {
   return false;
 }
 
+bool PeftConfig::Saves(std::string_view path) const {
+  return std::ranges::any_of(modules_to_save, [path](const std::string& name) { return path.ends_with(name); });
+}
+
+const TrainableTokens* PeftConfig::TokensOrNull(std::string_view path) const {
+  for (const TrainableTokens& tokens : trainable_tokens) {
+    if (path == tokens.module || path.ends_with("." + tokens.module)) return &tokens;
+  }
+  return nullptr;
+}
+
 size_t PeftConfig::RankOf(std::string_view path) const {
   return static_cast<size_t>(FirstMatch(rank_pattern, path, static_cast<double>(rank)));
 }
@@ -210,6 +304,13 @@ Result<PeftConfig> ParsePeftConfig(const Json& json) {
   config.rank = static_cast<size_t>(rank);
   DF_ASSIGN_OR_RETURN(config.alpha, JsonNumber(json, "lora_alpha"));
   DF_ASSIGN_OR_RETURN(config.rslora, JsonBoolOr(json, "use_rslora", false));
+  DF_ASSIGN_OR_RETURN(config.dora, JsonBoolOr(json, "use_dora", false));
+  DF_ASSIGN_OR_RETURN(config.lora_bias, JsonBoolOr(json, "lora_bias", false));
+  if (config.dora && config.lora_bias) return Refuse(json, "lora_bias");  // undefined in PEFT too
+  DF_ASSIGN_OR_RETURN(config.ties_weights, JsonBoolOr(json, "ensure_weight_tying", false));
+  DF_ASSIGN_OR_RETURN(config.bias, ReadBias(json));
+  DF_ASSIGN_OR_RETURN(config.modules_to_save, ReadModulesToSave(json));
+  DF_ASSIGN_OR_RETURN(config.trainable_tokens, ReadTrainableTokens(json));
   DF_ASSIGN_OR_RETURN(config.rank_pattern, ReadPatternValues(json, "rank_pattern"));
   DF_ASSIGN_OR_RETURN(config.alpha_pattern, ReadPatternValues(json, "alpha_pattern"));
   DF_RETURN_IF_ERROR(CheckRanks(config));

@@ -1,4 +1,5 @@
-// adapter_config.json of a LoRA adapter: which modules it targets, with which rank and alpha.
+// adapter_config.json of a LoRA adapter: which modules it targets, with which rank and alpha, and what else it changes.
+// docs/formats/adapter.md has the table of every field.
 #ifndef DELTAFOLD_FORMAT_PEFT_CONFIG_H_
 #define DELTAFOLD_FORMAT_PEFT_CONFIG_H_
 
@@ -54,17 +55,35 @@ struct PatternValue {
   double value = 0;
 };
 
+// Which biases the adapter replaces: none, those of the targeted modules, or any.
+enum class AdapterBias { kNone, kLoraOnly, kAll };
+
+// Rows of the modules called `module` (or ending in ".module") that the adapter replaces.
+struct TrainableTokens {
+  std::string module;
+  std::vector<int32_t> index;  // as written; no index twice
+};
+
 // Immutable after parsing.
 struct PeftConfig {
   size_t rank = 0;
   double alpha = 0;
   bool rslora = false;  // scale alpha / sqrt(r) in place of alpha / r
+  bool dora = false;
+  bool lora_bias = false;     // lora_B has a bias
+  bool ties_weights = false;  // what targets the embedding is stored again for a head tied to it
+  AdapterBias bias = AdapterBias::kNone;
+  std::vector<std::string> modules_to_save;  // endings of module paths
+  std::vector<TrainableTokens> trainable_tokens;
   std::vector<PatternValue> rank_pattern, alpha_pattern;
   ModuleMatcher targets, excluded;
   std::vector<int64_t> layers;  // layers_to_transform; empty = all. Narrows a target that matched by suffix
   std::vector<Pattern> layer_patterns;
 
   bool Targets(const std::string& path) const;
+  // By plain ending, as PEFT does: "norm" saves every module whose path ends so.
+  bool Saves(std::string_view path) const;
+  const TrainableTokens* TokensOrNull(std::string_view path) const;
   size_t RankOf(std::string_view path) const;
   double ScaleOf(std::string_view path) const;  // alpha / r, or alpha / sqrt(r)
 };

@@ -71,15 +71,40 @@ std::vector<Slot> ListSlots(const ModelConfig& config, bool tied) {
   return slots;
 }
 
-std::vector<LinearModule> ListLinearModules(const ModelConfig& config) {
-  std::vector<LinearModule> modules;
+std::string ModuleOf(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+std::vector<BaseModule> ListModules(const ModelConfig& config) {
+  std::vector<BaseModule> modules;
+  const auto add_norm = [&modules](const std::string& weight, size_t size) {
+    modules.push_back({.path = ModuleOf(weight), .d_out = size, .d_in = 1, .kind = ModuleKind::kNorm});
+  };
+  const auto add_table = [&modules, &config](const std::string& weight, ModuleKind kind) {
+    modules.push_back({.path = ModuleOf(weight), .d_out = config.vocab, .d_in = config.d_model, .kind = kind});
+  };
+  add_table(kEmbeddingName, ModuleKind::kEmbedding);
   for (size_t layer = 0; layer < config.n_layers; ++layer) {
     for (size_t i = 0; i < kLinearSlots; ++i) {
       const auto slot = static_cast<LinearSlot>(i);
       const LinearDims dims = DimsOf(config, slot);
-      modules.push_back({ModuleName(layer, slot), dims.d_out, dims.d_in});
+      modules.push_back({.path = ModuleName(layer, slot),
+                         .d_out = dims.d_out,
+                         .d_in = dims.d_in,
+                         .kind = ModuleKind::kLinear,
+                         .has_bias = HasBias(config, slot)});
+    }
+    for (size_t i = 0; i < kNormSlots; ++i) {
+      const auto slot = static_cast<NormSlot>(i);
+      if (SizeOf(config, slot) > 0) add_norm(NormName(layer, slot), SizeOf(config, slot));
     }
   }
+  add_norm(kFinalNormName, config.d_model);
+  add_table(kHeadName, ModuleKind::kHead);
+  return modules;
+}
+
+std::vector<BaseModule> ListLinearModules(const ModelConfig& config) {
+  std::vector<BaseModule> modules = ListModules(config);
+  std::erase_if(modules, [](const BaseModule& module) { return module.kind != ModuleKind::kLinear; });
   return modules;
 }
 

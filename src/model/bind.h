@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "format/base_module.h"
 #include "format/checkpoint.h"
-#include "format/linear_module.h"
 #include "format/model_config.h"
 
 namespace df {
@@ -32,8 +32,12 @@ inline constexpr char kFinalNormName[] = "model.norm.weight";
 // All slots in the order of computation; the head only when `tied` is false.
 std::vector<Slot> ListSlots(const ModelConfig& config, bool tied);
 
-// The linear modules that an adapter may target (without the head).
-std::vector<LinearModule> ListLinearModules(const ModelConfig& config);
+// All modules that an adapter may change, the head too where it is tied.
+std::vector<BaseModule> ListModules(const ModelConfig& config);
+// The projections of the layers alone.
+std::vector<BaseModule> ListLinearModules(const ModelConfig& config);
+// The module of a weight or bias: its name up to the last dot.
+std::string ModuleOf(const std::string& tensor);
 
 struct BoundCheckpoint {
   bool tied = false;        // after a look at the stored head: one that differs from the embedding unties

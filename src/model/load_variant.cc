@@ -1,7 +1,6 @@
 #include <set>
 
 #include "format/delta_dir.h"
-#include "format/peft_adapter.h"
 #include "model/layer_names.h"
 #include "model/weights.h"
 
@@ -83,17 +82,16 @@ Status LoadHead(const BaseWeights& base, const DeltaDirectory& delta, DeltaLoade
   return Status::Ok();
 }
 
-size_t CountBytes(const VariantWeights& variant) {
-  size_t bytes = variant.embedding.bytes() + variant.final_norm.size_bytes();
-  if (variant.head) bytes += variant.head->bytes();
-  for (const LayerDelta& layer : variant.layers) {
-    for (const kernels::PackedDelta& linear : layer.linear) bytes += linear.bytes();
-    for (const Buffer<float>& norm : layer.norm) bytes += norm.size_bytes();
-  }
-  return bytes;
-}
-
 }  // namespace
+
+void CountBytes(VariantWeights& variant) {
+  variant.bytes = variant.embedding.owned_bytes() + variant.final_norm.owned_bytes();
+  if (variant.head) variant.bytes += variant.head->owned_bytes();
+  for (const LayerDelta& layer : variant.layers) {
+    for (const kernels::PackedDelta& linear : layer.linear) variant.bytes += linear.owned_bytes();
+    for (const Buffer<float>& norm : layer.norm) variant.bytes += norm.owned_bytes();
+  }
+}
 
 Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, const BaseWeights& base,
                                                         const DeltaDirectory& delta) {
@@ -120,32 +118,8 @@ Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, 
   if (variant->config.rope != base.config.rope) {
     variant->rope = ComputeRopeFrequencies(variant->config.rope, variant->config.head_dim);
   }
-  variant->bytes = CountBytes(*variant);
+  CountBytes(*variant);
   DF_RETURN_IF_ERROR(delta.CheckIntact());
-  return std::shared_ptr<const VariantWeights>(std::move(variant));
-}
-
-Result<std::shared_ptr<const VariantWeights>> LoadAdapter(KernelContext& context, const BaseWeights& base,
-                                                          const PeftAdapter& adapter) {
-  const std::vector<LinearModule> modules = ListLinearModules(base.config);
-  DF_ASSIGN_OR_RETURN(const auto pairs, adapter.Bind(modules));
-  auto variant = std::make_shared<VariantWeights>();
-  variant->kind = VariantKind::kLora;
-  variant->config = base.config;
-  DF_ASSIGN_OR_RETURN(variant->digest, adapter.Digest());
-  variant->embedding = kernels::UnchangedDelta(base.embedding.weight);
-  variant->head_on_embedding = base.tied;
-  if (!base.tied) variant->head = kernels::UnchangedDelta(base.head.weight);
-  variant->layers.resize(base.config.n_layers);
-  for (size_t i = 0; i < modules.size(); ++i) {
-    LinearDelta change;
-    change.d_out = modules[i].d_out;
-    change.d_in = modules[i].d_in;
-    if (const auto pair = pairs.find(modules[i].path); pair != pairs.end()) change.low_rank.push_back(pair->second);
-    variant->layers[i / kLinearSlots].linear[i % kLinearSlots] = kernels::PackDelta(context, change);
-  }
-  variant->bytes = CountBytes(*variant);
-  DF_RETURN_IF_ERROR(adapter.file().file().CheckIntact());
   return std::shared_ptr<const VariantWeights>(std::move(variant));
 }
 

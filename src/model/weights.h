@@ -56,6 +56,8 @@ enum class VariantKind { kDelta, kLora };
 // Immutable after loading, thread-safe. Refers to no base: the decoder is given both.
 struct VariantWeights {
   VariantKind kind = VariantKind::kDelta;
+  // Of an adapter on top of a delta: whose memory parts of this one lie in.
+  std::shared_ptr<const VariantWeights> parent;
   ModelConfig config;
   std::string digest;              // of all that can change an answer, 32 hex digits
   std::vector<LayerDelta> layers;  // [n_layers]
@@ -65,7 +67,7 @@ struct VariantWeights {
   std::optional<kernels::PackedDelta> head;  // absent: tied, `embedding` serves both
   Buffer<float> final_norm;                  // empty = the base's
   std::optional<RopeFrequencies> rope;       // absent = the base's
-  size_t bytes = 0;                          // memory held, everything counted
+  size_t bytes = 0;                          // memory held, everything counted but the parent's
 
   const kernels::PackedDelta& HeadDelta() const { return head ? *head : embedding; }
 };
@@ -73,8 +75,16 @@ struct VariantWeights {
 // kFailedPrecondition when the delta was made for another base (both fingerprints are named).
 Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, const BaseWeights& base,
                                                         const DeltaDirectory& delta);
+// An adapter on the base, or on `parent`, a delta of the same base: W = (base + delta) + s B A. What the adapter leaves
+// alone is the parent's own memory, which lives as long as the result. The only errors are those of PeftAdapter::Bind
+// and Digest, kUnsupported (a parent that is an adapter; new token rows where the parent has low ranks) and kCorrupt
+// (DoRA where a row of the weight has no length; a head and an embedding of two vocabularies).
 Result<std::shared_ptr<const VariantWeights>> LoadAdapter(KernelContext& context, const BaseWeights& base,
-                                                          const PeftAdapter& adapter);
+                                                          const PeftAdapter& adapter,
+                                                          std::shared_ptr<const VariantWeights> parent = nullptr);
+
+// Sets `variant.bytes`.
+void CountBytes(VariantWeights& variant);
 
 }  // namespace df
 

@@ -198,7 +198,7 @@ inline void WriteTinyAdapter(const std::string& directory, TinyAdapterOptions op
             R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "bias": "none",
                "task_type": "CAUSAL_LM", "base_model_name_or_path": "tiny"})");
   std::vector<TensorSpec> specs;
-  for (const LinearModule& module : ListLinearModules(ParsedTinyConfig())) {
+  for (const BaseModule& module : ListLinearModules(ParsedTinyConfig())) {
     if (!module.path.ends_with("q_proj") && !module.path.ends_with("v_proj")) continue;
     specs.push_back({"base_model.model." + module.path + ".lora_A.weight", DType::kF32, {4, module.d_in}});
     specs.push_back({"base_model.model." + module.path + ".lora_B.weight", DType::kF32, {module.d_out, 4}});
