@@ -275,6 +275,8 @@ TEST_F(AdapterTensors, ThatTheConfigPromisesMustBeThere) {
   ExpectRefusal(BindPairAnd({}), StatusCode::kCorrupt, {"lora_bias", "q_proj"});
   ChangeConfig(R"({"modules_to_save":["norm"]})");
   ExpectRefusal(BindPairAnd({}), StatusCode::kCorrupt, {"modules_to_save", "model.norm"});
+  ChangeConfig(R"({"modules_to_save":["q_proj"]})");
+  ExpectRefusal(BindPairAnd({{kQ + ".weight", DType::kF32, {8, 8}}}), StatusCode::kCorrupt, {"q_proj", "no bias"});
   ChangeConfig(R"({"trainable_token_indices":[1]})");
   ExpectRefusal(BindPairAnd({}), StatusCode::kCorrupt, {"trainable_token_indices", "embed_tokens"});
   ChangeConfig(R"({"trainable_token_indices":{"q_proj":[1]}})");

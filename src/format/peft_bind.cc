@@ -180,7 +180,10 @@ class ModuleBinder {
     } else if (config_.lora_bias && Has(Part::kA)) {
       return Corrupt("adapter field \"lora_bias\" is true, but " + Name() + " has no lora_B.bias");
     }
-    if (!Has(Part::kBias)) return Status::Ok();
+    if (!Has(Part::kBias)) {
+      if (!is_saved_ || !module_.has_bias) return Status::Ok();
+      return Corrupt("modules_to_save names " + Name() + ", but the adapter stores no bias of it");
+    }
     if (!module_.has_bias) return Misplaced(Part::kBias, Name() + " of the base has no bias");
     const bool is_meant =
         is_saved_ || config_.bias == AdapterBias::kAll || (config_.bias == AdapterBias::kLoraOnly && is_targeted_);

@@ -277,7 +277,14 @@ bool PeftConfig::Targets(const std::string& path) const {
 }
 
 bool PeftConfig::Saves(std::string_view path) const {
-  return std::ranges::any_of(modules_to_save, [path](const std::string& name) { return path.ends_with(name); });
+  const auto ends_so = [&path](const std::string& name) { return path.ends_with(name); };
+  while (!modules_to_save.empty()) {
+    if (std::ranges::any_of(modules_to_save, ends_so)) return true;
+    const size_t dot = path.rfind('.');
+    if (dot == std::string_view::npos) break;
+    path = path.substr(0, dot);
+  }
+  return false;
 }
 
 const TrainableTokens* PeftConfig::TokensOrNull(std::string_view path) const {

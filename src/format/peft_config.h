@@ -81,7 +81,7 @@ struct PeftConfig {
   std::vector<Pattern> layer_patterns;
 
   bool Targets(const std::string& path) const;
-  // By plain ending, as PEFT does: "norm" saves every module whose path ends so.
+  // By plain ending, as PEFT does: "norm" saves every module whose path ends so, "mlp" all that is in such modules.
   bool Saves(std::string_view path) const;
   const TrainableTokens* TokensOrNull(std::string_view path) const;
   size_t RankOf(std::string_view path) const;

@@ -65,6 +65,16 @@ TEST(PeftConfig, PassesOverLabelsInitialisationAndWhatIsNotUsed) {
                 "a_field_of_tomorrow":null,"another":false,"a_third":{},"a_fourth":""})"));
 }
 
+TEST(PeftConfig, SavesWhatEndsSoAndAllThatIsInIt) {
+  const PeftConfig config = ValueOrDie(Parse(R"({"modules_to_save":["norm","mlp"]})"));
+  for (const char* path : {"model.norm", "model.layers.0.input_layernorm", "model.layers.3.mlp.up_proj"}) {
+    EXPECT_TRUE(config.Saves(path)) << path;
+  }
+  for (const char* path : {"model.layers.0.self_attn.q_proj", "lm_head", "model.norms", "mlp2.up_proj"}) {
+    EXPECT_FALSE(config.Saves(path)) << path;
+  }
+}
+
 TEST(PeftConfig, ReadsTokensForTheEmbeddingOrByModule) {
   const PeftConfig list = ValueOrDie(Parse(R"({"trainable_token_indices":[7,3]})"));
   ASSERT_NE(list.TokensOrNull("model.embed_tokens"), nullptr);
