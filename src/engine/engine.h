@@ -25,6 +25,7 @@ struct EngineOptions {
   DType kv_dtype = DType::kBf16;
   KernelOptions kernels = {};
   uint64_t kv_cache_bytes = 0;  // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
+  uint64_t promised_bytes = 0;  // free now, but others will take it: variants to come
 };
 
 // A snapshot for metrics; counters only grow.

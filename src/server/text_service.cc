@@ -8,11 +8,11 @@ namespace {
 
 class EngineTextService final : public TextService {
  public:
-  EngineTextService(Engine& engine, const Registry& registry) : engine_(engine), registry_(registry) {}
+  EngineTextService(Engine& engine, VariantStore& store) : engine_(engine), store_(store) {}
 
-  std::shared_ptr<const Variant> FindOrNull(std::string_view name) const override { return registry_.FindOrNull(name); }
-  std::vector<std::shared_ptr<const Variant>> List() const override { return registry_.List(); }
-  const std::string& base_name() const override { return registry_.base_name(); }
+  std::shared_ptr<const Variant> FindOrNull(std::string_view name) const override { return store_.FindOrNull(name); }
+  std::vector<std::shared_ptr<const Variant>> List() const override { return store_.List(); }
+  const std::string& base_name() const override { return store_.base_name(); }
   std::string SystemFingerprint(const Variant& variant) const override {
     // 48 bits of each: enough to tell the weights of one deployment apart, short enough to read.
     constexpr size_t kDigits = 12;
@@ -37,7 +37,7 @@ class EngineTextService final : public TextService {
             .prompt_tokens = stats.prompt_tokens,
             .generation_tokens = stats.generation_tokens,
             .preemptions = stats.preemptions,
-            .weight_bytes = registry_.ResidentWeightBytes(),
+            .weight_bytes = engine_.base().bytes + store_.Stats().resident_bytes,
             .kv_bytes = stats.kv_bytes,
             .steps = stats.steps,
             .step_bytes = stats.step_bytes,
@@ -48,13 +48,13 @@ class EngineTextService final : public TextService {
 
  private:
   Engine& engine_;
-  const Registry& registry_;
+  VariantStore& store_;
 };
 
 }  // namespace
 
-std::unique_ptr<TextService> MakeTextService(Engine& engine, const Registry& registry) {
-  return std::make_unique<EngineTextService>(engine, registry);
+std::unique_ptr<TextService> MakeTextService(Engine& engine, VariantStore& store) {
+  return std::make_unique<EngineTextService>(engine, store);
 }
 
 }  // namespace df::server

@@ -10,7 +10,7 @@
 
 #include "engine/session.h"
 #include "metrics/metrics.h"
-#include "store/registry.h"
+#include "store/variant_store.h"
 
 namespace df::server {
 
@@ -34,8 +34,8 @@ class TextService {
   virtual bool Healthy() const = 0;
 };
 
-// `engine` and `registry` must outlive it.
-std::unique_ptr<TextService> MakeTextService(Engine& engine, const Registry& registry);
+// `engine` and `store` must outlive it.
+std::unique_ptr<TextService> MakeTextService(Engine& engine, VariantStore& store);
 
 }  // namespace df::server
 
