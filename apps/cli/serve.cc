@@ -171,6 +171,7 @@ void PrintSummary(const ServedFamily& family, const Engine& engine, const std::s
 
 std::string LogLine(const server::RequestLog& log) {
   std::string line = log.request_id + " " + log.method + " " + Printable(log.path) + " " + std::to_string(log.status);
+  if (!log.subject.empty()) line += " variant=" + Printable(log.subject);
   if (!log.variant.empty()) {
     line += " model=" + log.variant + " prompt=" + std::to_string(log.prompt_tokens) +
             " completion=" + std::to_string(log.completion_tokens) + " finish=" + log.finish;
@@ -202,13 +203,12 @@ void WaitForEnd(server::Server& server, const sigset_t& signals, const ServeOpti
   }
 }
 
-Status CheckKeys(const ServeOptions& options) {
+Status CheckKeys(const std::vector<std::string>& keys, const char* variable) {
   // A secret that was not filled in must not leave the server open.
-  const char* variable = std::getenv("DELTAFOLD_API_KEY");
-  if (variable != nullptr && options.api_keys.empty()) {
-    return InvalidArgument("DELTAFOLD_API_KEY is set and holds no key: unset it or put one in");
+  if (std::getenv(variable) != nullptr && keys.empty()) {
+    return InvalidArgument(std::string(variable) + " is set and holds no key: unset it or put one in");
   }
-  for (const std::string& key : options.api_keys) {
+  for (const std::string& key : keys) {
     if (key.empty()) return InvalidArgument("an API key must not be empty");
     for (const char c : key) {
       if (static_cast<unsigned char>(c) <= ' ' || c == 0x7F) {
@@ -220,7 +220,8 @@ Status CheckKeys(const ServeOptions& options) {
 }
 
 Status CheckOptions(const ServeOptions& options) {
-  DF_RETURN_IF_ERROR(CheckKeys(options));
+  DF_RETURN_IF_ERROR(CheckKeys(options.api_keys, "DELTAFOLD_API_KEY"));
+  DF_RETURN_IF_ERROR(CheckKeys(options.admin_api_keys, "DELTAFOLD_ADMIN_API_KEY"));
   if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");
   if (options.served_model_name.empty()) return Status::Ok();  // the model's
   const Status name = CheckServedName(options.served_model_name);
@@ -229,7 +230,8 @@ Status CheckOptions(const ServeOptions& options) {
 
 server::ServerOptions ToServerOptions(const ServeOptions& options, spdlog::logger& logger) {
   server::ServerOptions result;
-  result.api_keys = options.api_keys;
+  result.keys = {.api = options.api_keys, .admin = options.admin_api_keys};
+  result.allowed_hosts = options.allowed_hosts;
   result.version = DELTAFOLD_VERSION;
   result.log = [&logger](const server::RequestLog& log) {
     logger.log(log.probe ? spdlog::level::debug : spdlog::level::info, LogLine(log));
@@ -237,13 +239,22 @@ server::ServerOptions ToServerOptions(const ServeOptions& options, spdlog::logge
   return result;
 }
 
+Result<std::optional<server::VariantRoot>> OpenRoot(const std::string& directory) {
+  if (directory.empty()) return std::optional<server::VariantRoot>();
+  DF_ASSIGN_OR_RETURN(server::VariantRoot root, server::VariantRoot::Open(directory));
+  return std::optional(std::move(root));
+}
+
 Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
   TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
+  TakeListFromEnvironment("DELTAFOLD_ADMIN_API_KEY", options.admin_api_keys);
+  TakeListFromEnvironment("DELTAFOLD_ALLOWED_HOSTS", options.allowed_hosts);
   DF_RETURN_IF_ERROR(CheckOptions(options));
   KeepLittleFreeMemory();
   // Before anything is loaded: loading may take minutes, a taken port is known at once.
+  DF_ASSIGN_OR_RETURN(std::optional<server::VariantRoot> root, OpenRoot(options.variant_root));
   DF_ASSIGN_OR_RETURN(server::BoundSocket socket, server::BoundSocket::Bind(options.host, options.port));
   RaiseDescriptorLimit();
   const Log log(options.log_level);
@@ -255,12 +266,10 @@ Status Serve(ServeOptions options) {
   family.store->SetBusyProbe([&engine = *engine] { return engine.Stats().n_running > 0; });
   family.store->RestoreAndWatch();
   ServerMetrics metrics(family.store->base_name());
-  for (const auto& variant : family.store->List()) {
-    metrics.AddVariant(
-        {.name = variant->name, .kind = std::string(variant->KindName()), .weight_bytes = variant->resident_bytes});
-  }
   const auto service = server::MakeTextService(*engine, *family.store);
-  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(std::move(socket), ToServerOptions(options, logger),
+  server::ServerOptions server_options = ToServerOptions(options, logger);
+  server_options.variant_root = std::move(root);
+  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(std::move(socket), std::move(server_options),
                                                                {.service = *service, .metrics = metrics}));
   if (!options.port_file.empty()) {
     DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));

@@ -85,6 +85,20 @@ void AddNetworkOptions(const Command& command, ServeOptions& options) {
               "prefer DELTAFOLD_API_KEY")
       .TypeName("KEY");
   command
+      .Option(
+          "--admin-api-key", options.admin_api_keys,
+          "Key for what changes the served variants, repeatable; it opens all of /v1 (default: the API key; without\n"
+          "either this machine alone may). Prefer DELTAFOLD_ADMIN_API_KEY")
+      .TypeName("KEY");
+  command
+      .Option("--variant-root", options.variant_root,
+              "Directory that variants may be loaded from while the server runs (default: none, that is off)")
+      .Env("DELTAFOLD_VARIANT_ROOT");
+  command
+      .Option("--allowed-hosts", options.allowed_hosts,
+              "Names that clients may call this server by to change variants, besides addresses and localhost")
+      .TypeName("HOST");
+  command
       .Option("--shutdown-timeout", options.shutdown_timeout_s,
               "Seconds that running answers have after SIGTERM or Ctrl-C; a second signal ends at once")
       .Env("DELTAFOLD_SHUTDOWN_TIMEOUT")

@@ -19,7 +19,9 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::string port_file;
-  std::vector<std::string> api_keys;
+  std::vector<std::string> api_keys, admin_api_keys;
+  std::vector<std::string> allowed_hosts;
+  std::string variant_root;                              // "" = nothing is loaded while it runs
   std::vector<std::string> delta_modules, lora_modules;  // NAME=PATH or vLLM's JSON
   std::string chat_template;
   uint64_t variant_bytes = 0;

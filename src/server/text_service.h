@@ -1,4 +1,5 @@
-// What the routes need from below: names, generation, counters. The engine in production, a script in tests.
+// What the routes need from below: the store's names, generation, counters. The engine in production, a script in
+// tests.
 #ifndef DELTAFOLD_SERVER_TEXT_SERVICE_H_
 #define DELTAFOLD_SERVER_TEXT_SERVICE_H_
 
@@ -19,9 +20,7 @@ class TextService {
  public:
   virtual ~TextService() = default;
 
-  virtual std::shared_ptr<const Variant> FindOrNull(std::string_view name) const = 0;
-  virtual std::vector<std::shared_ptr<const Variant>> List() const = 0;
-  virtual const std::string& base_name() const = 0;
+  virtual VariantStore& store() const = 0;
   // The same string for the same weights: base fingerprint and variant digest.
   virtual std::string SystemFingerprint(const Variant& variant) const = 0;
   virtual size_t ContextLength(const Variant& variant) const = 0;
