@@ -253,8 +253,8 @@ Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_ALLOWED_HOSTS", options.allowed_hosts);
   DF_RETURN_IF_ERROR(CheckOptions(options));
   KeepLittleFreeMemory();
-  // Before anything is loaded: loading may take minutes, a taken port is known at once.
   DF_ASSIGN_OR_RETURN(std::optional<server::VariantRoot> root, OpenRoot(options.variant_root));
+  // Before anything is loaded: loading may take minutes, a taken port is known at once.
   DF_ASSIGN_OR_RETURN(server::BoundSocket socket, server::BoundSocket::Bind(options.host, options.port));
   RaiseDescriptorLimit();
   const Log log(options.log_level);

@@ -60,6 +60,9 @@ MetricsSnapshot StoreSnapshot(const VariantStore& store) {
   snapshot.hits = stats.hits;
   snapshot.load_failures = stats.load_failures;
   snapshot.evictions = std::move(stats.evictions);
+  snapshot.load_times.bounds_s.assign(kLoadSeconds.begin(), kLoadSeconds.end());
+  snapshot.load_times.counts.assign(stats.load_times.counts.begin(), stats.load_times.counts.end());
+  snapshot.load_times.sum_s = stats.load_times.sum_s;
   return snapshot;
 }
 

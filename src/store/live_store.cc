@@ -109,21 +109,16 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
     Status kept = state_->Register(name, {opened.variant->directory, opened.variant->root, options.parent});
     if (kept.ok() && options.pinned) kept = state_->SetPinned(name, true);
     if (!kept.ok()) {
-      pinned_[name] = was_pinned;
+      pinned_.Set(name, was_pinned);
       return kept;
     }
   }
   std::shared_ptr<const Variant> variant = std::move(opened.variant);
   DF_ASSIGN_OR_RETURN(former, registry_.Put(variant, {.replace = options.replace,
                                                       .expected_generation = options.expected_generation}));
-  pinned_[name] = is_pinned;
+  pinned_.Set(name, is_pinned);
   if (former != nullptr) ReleaseIfNameless(*former);
   return variant;
-}
-
-bool LiveStore::IsPinned(const std::string& name) const {
-  const auto pin = pinned_.find(name);
-  return pin != pinned_.end() && pin->second;
 }
 
 bool LiveStore::HasPinnedName(const Variant& variant) const {
@@ -136,11 +131,11 @@ bool LiveStore::HasPinnedName(const Variant& variant) const {
 // The pin of `name` to the generation that it will stand for; where that does not fit, all stays as it was.
 Status LiveStore::MovePin(const std::string& name, const StoredGeneration& to) {
   const auto former = registry_.FindOrNull(name);
-  const bool was_pinned = std::exchange(pinned_[name], false);
+  const bool was_pinned = pinned_.Set(name, false);
   if (former != nullptr) DF_RETURN_IF_ERROR(ApplyPin(*former, false));
   Status moved = set_->SetPinned(to, true);
   if (moved.ok()) return moved;
-  pinned_[name] = was_pinned;
+  pinned_.Set(name, was_pinned);
   if (was_pinned) DF_RETURN_IF_ERROR(ApplyPin(*former, true));
   return moved;
 }
@@ -199,7 +194,7 @@ Status LiveStore::RetireLocked(const std::string& name, const std::string& expec
   if (IsParent(**found)) return FailedPrecondition("\"" + name + "\" is the parent of other variants: retire them first");
   if (state_ != nullptr) DF_RETURN_IF_ERROR(state_->Retire(name));
   DF_ASSIGN_OR_RETURN(removed, registry_.Remove(name, expected_generation));
-  pinned_.erase(name);
+  pinned_.Set(name, false);
   ReleaseIfNameless(*removed);
   return Status::Ok();
 }
@@ -220,18 +215,17 @@ Status LiveStore::ChangePin(const std::string& name, const std::string& expected
   std::shared_ptr<const Variant> variant;
   const std::scoped_lock lock(changes_);
   DF_ASSIGN_OR_RETURN(variant, registry_.Find(name, expected_generation));
-  if (pinned_[name] == pinned) return Status::Ok();
-  pinned_[name] = pinned;
+  if (pinned_.Set(name, pinned) == pinned) return Status::Ok();
   Status changed = ApplyPin(*variant, pinned);
   if (changed.ok() && state_ != nullptr) {
     changed = state_->SetPinned(name, pinned);
     if (!changed.ok()) {
-      pinned_[name] = !pinned;
+      pinned_.Set(name, !pinned);
       const Status undone = ApplyPin(*variant, !pinned);
       if (!undone.ok()) Warn("\"" + name + "\": " + undone.message());
     }
   } else if (!changed.ok()) {
-    pinned_[name] = !pinned;
+    pinned_.Set(name, !pinned);
   }
   return changed;
 }
@@ -266,7 +260,6 @@ ResidentSet::Picture LiveStore::PictureOf(const std::vector<std::shared_ptr<cons
 
 std::vector<VariantStatus> LiveStore::Statuses() const {
   std::vector<VariantStatus> rows;
-  const std::scoped_lock lock(changes_);
   const auto all = registry_.List();  // the base first
   const ResidentSet::Picture picture = PictureOf(all);
   for (size_t i = 0; i < picture.views.size(); ++i) {
@@ -287,6 +280,7 @@ StoreStats LiveStore::Stats() const {
                       .hits = sums.stats.hits,
                       .loads = sums.stats.loads,
                       .load_failures = sums.stats.load_failures,
+                      .load_times = sums.stats.load_times,
                       .evictions = {},
                       .waiting_names = {}};
   for (const auto& [cause, n] : sums.stats.evictions) stats.evictions[std::string(EvictionCauseName(cause))] = n;
@@ -300,7 +294,6 @@ StoreStats LiveStore::Stats() const {
 }
 
 bool LiveStore::Ready() const {
-  const std::scoped_lock lock(changes_);
   const auto all = registry_.List();
   return std::all_of(all.begin(), all.end(), [&](const auto& variant) {
     if (variant->IsBase() || !IsPinned(variant->name)) return true;

@@ -15,6 +15,7 @@
 #include "store/directory_watch.h"
 #include "store/registry.h"
 #include "store/resident_set.h"
+#include "store/shared_names.h"
 #include "store/state_file.h"
 #include "store/variant_store.h"
 
@@ -94,7 +95,7 @@ class LiveStore final : public VariantStore {
   Status ChangePin(const std::string& name, const std::string& expected_generation, bool pinned);
   Status ApplyPin(const Variant& variant, bool pinned);
   Status MovePin(const std::string& name, const StoredGeneration& to);
-  bool IsPinned(const std::string& name) const;
+  bool IsPinned(const std::string& name) const { return pinned_.Has(name); }
   bool HasPinnedName(const Variant& variant) const;
   bool IsParent(const Variant& variant) const;
   ResidentSet::Picture PictureOf(const std::vector<std::shared_ptr<const Variant>>& all) const;
@@ -112,9 +113,9 @@ class LiveStore final : public VariantStore {
   Registry registry_;
 
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
-  mutable std::mutex changes_;
+  std::mutex changes_;
   std::unique_ptr<StateFile> state_;    // null = none
-  std::map<std::string, bool> pinned_;  // by name
+  SharedNames pinned_;                  // who looks does not wait for `changes_`, which is held while a file is synced
 
   std::mutex watch_mutex_;
   std::condition_variable watch_;

@@ -64,7 +64,7 @@ Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::ve
     DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, ""));
     const std::scoped_lock lock(changes_);
     if (const Status done = ApplyPin(*variant, true); !done.ok()) return done.Annotate("variant \"" + name + "\"");
-    pinned_[name] = true;
+    pinned_.Set(name, true);
   }
   std::vector<std::shared_ptr<const Variant>> order;
   for (const bool is_pinned : {true, false}) {
@@ -123,9 +123,9 @@ void LiveStore::Restore(const StoredState& stored) {
     const auto variant = registry_.Find(name, "");
     if (!variant.ok()) continue;  // said above, or given on the command line no more
     const std::scoped_lock lock(changes_);
-    pinned_[name] = is_pinned;
+    pinned_.Set(name, is_pinned);
     if (const Status done = ApplyPin(**variant, is_pinned); !done.ok()) {
-      pinned_[name] = false;
+      pinned_.Set(name, false);
       Warn("\"" + name + "\" cannot be pinned: " + done.message());
     }
   }

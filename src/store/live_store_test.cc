@@ -5,6 +5,7 @@
 #include <functional>
 #include <future>
 #include <new>
+#include <numeric>
 #include <thread>
 
 #include "store/store_fixture.h"
@@ -104,6 +105,7 @@ TEST_F(LiveStoreTest, LoadsAVariantWhenItIsAskedForAndSaysSo) {
   const StoreStats stats = store->Stats();
   EXPECT_EQ(stats.resident_bytes, attempt.lease.weights()->bytes);
   EXPECT_EQ(stats.loads, 1u);
+  EXPECT_EQ(std::accumulate(stats.load_times.counts.begin(), stats.load_times.counts.end(), uint64_t{0}), 1u);
   EXPECT_EQ(stats.lookups, 1u);
   EXPECT_EQ(stats.hits, 0u);
   store->SetWaker({});

@@ -219,6 +219,7 @@ void ResidencyCache::LoadDone(CacheId id, uint64_t bytes, int64_t now_us) {
   entry.phase = Phase::kIn;
   entry.in_since_us = now_us;
   entry.load_us = std::max<int64_t>(1, now_us - entry.load_started_us);
+  stats_.load_times.Add(static_cast<double>(entry.load_us) * 1e-6);
   entry.awaited = IsAsked(entry, now_us);
   entry.draining = false;
   entry.failure = Status::Ok();

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "store/load_histogram.h"
 #include "store/residency_state.h"
 
 namespace df {
@@ -75,6 +76,7 @@ struct CacheEntryView {
 
 struct CacheStats {
   uint64_t lookups = 0, hits = 0, loads = 0, load_failures = 0;
+  LoadHistogram load_times;  // of loads that went through
   std::map<EvictionCause, uint64_t> evictions;
 };
 

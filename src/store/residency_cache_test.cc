@@ -470,5 +470,15 @@ TEST(ResidencyCache, KeepsItsInvariantsWhateverHappens) {
   }
 }
 
+TEST(LoadHistogram, SortsTimesIntoTheIntervalsThatEndWithThem) {
+  LoadHistogram histogram;
+  for (const double seconds : {0.0, 0.005, 0.0051, 60.0, 61.0}) histogram.Add(seconds);
+  EXPECT_EQ(histogram.counts.front(), 2u);
+  EXPECT_EQ(histogram.counts[1], 1u);
+  EXPECT_EQ(histogram.counts[kLoadSeconds.size() - 1], 1u);
+  EXPECT_EQ(histogram.counts.back(), 1u);
+  EXPECT_DOUBLE_EQ(histogram.sum_s, 121.0101);
+}
+
 }  // namespace
 }  // namespace df
