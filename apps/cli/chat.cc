@@ -95,13 +95,13 @@ class Chat {
   }
 
   void ListVariants() const {
-    for (const auto& variant : family_.registry->List()) {
+    for (const auto& variant : family_.store->List()) {
       std::cout << (variant == variant_ ? "* " : "  ") << variant->name << "  (" << variant->KindName() << ")\n";
     }
   }
 
   void Switch(const std::string& name) {
-    if (auto found = family_.registry->FindOrNull(name)) {
+    if (auto found = family_.store->FindOrNull(name)) {
       variant_ = std::move(found);
     } else {
       std::cout << "There is no \"" << name << "\"; /variants lists what there is.\n";

@@ -33,6 +33,7 @@ void AddChat(const Command& app);
 void AddLogits(const Command& app);
 void AddRun(const Command& app);
 void AddServe(const Command& app);
+void AddVariants(const Command& app);
 void AddVersion(const Command& app);
 
 }  // namespace df::cli

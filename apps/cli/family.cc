@@ -8,22 +8,17 @@
 namespace df::cli {
 namespace {
 
-Status AddVariant(KernelContext& context, const std::string& argument, Family& family) {
+Result<GivenVariant> ParseVariant(const std::string& argument) {
   const size_t equals = argument.find('=');
-  const std::string path = equals == std::string::npos ? argument : argument.substr(equals + 1);
-  std::string name = argument.substr(0, equals);
-  if (equals == std::string::npos) {
-    DF_ASSIGN_OR_RETURN(const ModelArgument resolved, ResolveModel(path));
-    name = resolved.name;
-  }
-  DF_ASSIGN_OR_RETURN(auto variant, FromFiles(LoadVariant(context, family.base, name, path)));
-  return family.registry->Add(std::move(variant));
+  if (equals != std::string::npos) return GivenVariant{argument.substr(0, equals), argument.substr(equals + 1)};
+  DF_ASSIGN_OR_RETURN(const ModelArgument resolved, ResolveModel(argument));
+  return GivenVariant{resolved.name, argument};
 }
 
 Result<std::shared_ptr<const Variant>> Choose(const Family& family, const std::string& use) {
-  const auto all = family.registry->List();
+  const auto all = family.store->List();
   if (use.empty()) return all.size() == 2 ? all[1] : all[0];
-  if (auto found = family.registry->FindOrNull(use)) return found;
+  if (auto found = family.store->FindOrNull(use)) return found;
   std::string names;
   for (const auto& variant : all) names += (names.empty() ? "" : ", ") + variant->name;
   return InvalidArgument("there is no \"" + use + "\"; loaded are: " + names);
@@ -59,8 +54,13 @@ Result<Family> LoadFamily(const FamilyOptions& options) {
   Family family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
   DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model)));
-  family.registry = std::make_unique<Registry>(family.base.variant->name, family.base.variant);
-  for (const std::string& argument : options.variants) DF_RETURN_IF_ERROR(AddVariant(context, argument, family));
+  std::vector<GivenVariant> given;
+  for (const std::string& argument : options.variants) {
+    DF_ASSIGN_OR_RETURN(given.emplace_back(), ParseVariant(argument));
+  }
+  // All of them, as long as the program runs.
+  DF_ASSIGN_OR_RETURN(family.store, LiveStore::Create(family.base, {.idle_timeout_s = 0}));
+  DF_RETURN_IF_ERROR(FromFiles(family.store->AddGiven(given, {})));
   DF_ASSIGN_OR_RETURN(family.chosen, Choose(family, options.use));
   return family;
 }

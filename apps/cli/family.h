@@ -11,7 +11,7 @@
 #include "cli/kernel_arguments.h"
 #include "engine/engine.h"
 #include "engine/session.h"
-#include "store/registry.h"
+#include "store/live_store.h"
 
 namespace df::cli {
 
@@ -37,7 +37,7 @@ void AddSamplingOptions(const Command& command, SamplingOptions& options);
 
 struct Family {
   LoadedBase base;
-  std::unique_ptr<Registry> registry;
+  std::unique_ptr<LiveStore> store;
   std::shared_ptr<const Variant> chosen;  // by `use`
 };
 

@@ -12,7 +12,7 @@
 #include "format/safetensors.h"
 #include "kernels/sample.h"
 #include "model/decoder.h"
-#include "store/registry.h"
+#include "store/variant_source.h"
 
 namespace df::cli {
 namespace {
@@ -159,14 +159,14 @@ Status RunLogits(const LogitsOptions& options) {
   DF_ASSIGN_OR_RETURN(const auto checkpoint, FromFiles(Checkpoint::Open(directory)));
   DF_ASSIGN_OR_RETURN(const auto base, FromFiles(LoadBase(context, *checkpoint)));
   DF_RETURN_IF_ERROR(checkpoint->CheckIntact());
-  LoadedVariantWeights variant;
+  std::shared_ptr<const VariantWeights> variant;
   if (!options.variant.empty()) {
     DF_ASSIGN_OR_RETURN(variant, FromFiles(LoadVariantWeights(context, *base, options.variant)));
   }
-  DF_RETURN_IF_ERROR(CheckIds(ids, options.n_greedy, variant.weights ? variant.weights->config : base->config));
+  DF_RETURN_IF_ERROR(CheckIds(ids, options.n_greedy, variant ? variant->config : base->config));
   DF_ASSIGN_OR_RETURN(const DType kv_dtype, ParseKvDtype(options.kv_cache_dtype, *base));
 
-  Sequencer sequencer(context, base, variant.weights,
+  Sequencer sequencer(context, base, variant,
                       {.dtype = kv_dtype, .n_blocks = KvBlocksFor(ids.size() + options.n_greedy)});
   const kernels::Phase phase = options.path == "decode" ? kernels::Phase::kDecode : kernels::Phase::kPrefill;
   std::optional<SafetensorsWriter> writer;

@@ -104,6 +104,7 @@ int Main(int argc, char** argv) {
   AddRun(commands);
   AddChat(commands);
   AddServe(commands);
+  AddVariants(commands);
   AddLogits(commands);
   AddBench(commands);
   AddVersion(commands);

@@ -15,10 +15,11 @@
 #include "cli/serve_options.h"
 #include "cli/table.h"
 #include "engine/engine.h"
+#include "engine/sizing.h"
 #include "kernels/attention.h"
 #include "metrics/metrics.h"
 #include "server/server.h"
-#include "store/registry.h"
+#include "store/live_store.h"
 #include "text/chat_template.h"
 
 namespace df::cli {
@@ -28,7 +29,32 @@ constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 
 struct ServedFamily {
   LoadedBase base;
-  std::unique_ptr<Registry> registry;
+  std::unique_ptr<LiveStore> store;
+};
+
+sigset_t BlockEndingSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signals;
+}
+
+// The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
+struct Log {
+  explicit Log(const std::string& level)
+      : writer(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1, [] { BlockEndingSignals(); })),
+        logger(std::make_shared<spdlog::async_logger>("deltafold",
+                                                      std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), writer,
+                                                      spdlog::async_overflow_policy::overrun_oldest)) {
+    logger->set_level(spdlog::level::from_str(level));
+    logger->flush_on(spdlog::level::info);
+  }
+  static constexpr size_t kQueuedLines = 8192;
+  std::shared_ptr<spdlog::details::thread_pool> writer;  // writes what is queued before it goes
+  std::shared_ptr<spdlog::async_logger> logger;
 };
 
 // What the environment gives where the command line is silent; CLI11's own variables know no lists.
@@ -66,7 +92,23 @@ Status ReplaceTemplate(const std::string& path, LoadedBase& base) {
   return Status::Ok();
 }
 
-Result<ServedFamily> LoadServedFamily(const ServeOptions& options) {
+// Half of what is free for variants, up to four fifths where those given need it: the KV cache takes half of the rest.
+// Unknown (0) free memory bounds nothing.
+LiveStoreOptions StoreOptionsFor(const ServeOptions& options, uint64_t free_bytes) {
+  LiveStoreOptions store = {.budget_bytes = options.variant_bytes,
+                            .n_load_threads = options.variant_load_threads,
+                            .load_bytes_per_second = options.variant_load_rate,
+                            .auto_pin = options.auto_pin,
+                            .idle_timeout_s = options.variant_idle_timeout_s,
+                            .state_file = options.state_file,
+                            .variant_dir = options.variant_dir};
+  if (options.variant_bytes != 0) return store;
+  store.budget_bytes = free_bytes == 0 ? UINT64_MAX : free_bytes / 2;
+  store.raised_bytes = free_bytes / 5 * 4;
+  return store;
+}
+
+Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& log) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   ServedFamily family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
@@ -75,19 +117,24 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options) {
   if (!options.chat_template.empty()) {
     DF_RETURN_IF_ERROR(FromFiles(ReplaceTemplate(options.chat_template, family.base)));
   }
-  family.registry = std::make_unique<Registry>(name, family.base.variant);
+  LiveStoreOptions store_options = StoreOptionsFor(options, AvailableMemoryBytes());
+  store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", Printable(line)); };
+  DF_ASSIGN_OR_RETURN(family.store, FromFiles(LiveStore::Create(family.base, std::move(store_options))));
+  std::vector<GivenVariant> given;
   std::vector<std::string> modules = options.delta_modules;
   modules.insert(modules.end(), options.lora_modules.begin(), options.lora_modules.end());
   for (const std::string& argument : modules) {
     DF_ASSIGN_OR_RETURN(const ModuleArgument module, ParseModule(argument));
-    DF_ASSIGN_OR_RETURN(auto variant, FromFiles(LoadVariant(context, family.base, module.name, module.path)));
-    DF_RETURN_IF_ERROR(family.registry->Add(std::move(variant)));
+    given.push_back({.name = module.name, .directory = module.path});
   }
+  DF_RETURN_IF_ERROR(FromFiles(family.store->AddGiven(given, options.pinned)));
   return family;
 }
 
 Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, const ServedFamily& family) {
   DF_ASSIGN_OR_RETURN(const DType kv_dtype, ParseKvDtype(options.kv_cache_dtype, *family.base.weights));
+  const StoreStats store = family.store->Stats();
+  const bool is_bounded = store.budget_bytes != UINT64_MAX;
   return Engine::Create(family.base.weights, {.n_threads = options.n_threads,
                                               .max_num_seqs = options.max_num_seqs,
                                               .max_num_batched_tokens = options.max_num_batched_tokens,
@@ -95,11 +142,14 @@ Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, c
                                               .max_queued_requests = options.max_queued_requests,
                                               .kv_dtype = kv_dtype,
                                               .kernels = options.kernels,
-                                              .kv_cache_bytes = options.kv_cache_bytes});
+                                              .kv_cache_bytes = options.kv_cache_bytes,
+                                              .promised_bytes =
+                                                  is_bounded ? store.budget_bytes - store.reserved_bytes : 0});
 }
 
 void PrintSummary(const ServedFamily& family, const Engine& engine, const std::string& address) {
-  const auto variants = family.registry->List();
+  const auto variants = family.store->List();
+  const StoreStats store = family.store->Stats();
   const uint64_t copy_bytes = variants.front()->resident_bytes;
   Table table({{"served as"}, {"kind"}, {"bytes", Align::kRight}, {"share of a copy", Align::kRight}});
   for (const auto& variant : variants) {
@@ -108,8 +158,10 @@ void PrintSummary(const ServedFamily& family, const Engine& engine, const std::s
                   variant->IsBase() ? "" : FormatPercent(share)});
   }
   const EngineStats stats = engine.Stats();
-  std::cout << table.Render() << "weights    " << FormatBytes(family.registry->ResidentWeightBytes())
+  std::cout << table.Render() << "weights    " << FormatBytes(copy_bytes + store.resident_bytes)
             << " for all, separate copies would take " << FormatBytes(copy_bytes * variants.size()) << "\n"
+            << "variants   " << FormatBytes(store.resident_bytes) << " resident of "
+            << (store.budget_bytes == UINT64_MAX ? "any number of bytes" : FormatBytes(store.budget_bytes)) << "\n"
             << "KV cache   " << FormatBytes(stats.kv_bytes) << " for "
             << stats.kv_blocks_total * kernels::kKvBlockTokens << " tokens, context " << engine.options().max_model_len
             << ", " << engine.options().max_num_seqs << " sequences at once, " << engine.options().n_threads
@@ -119,6 +171,7 @@ void PrintSummary(const ServedFamily& family, const Engine& engine, const std::s
 
 std::string LogLine(const server::RequestLog& log) {
   std::string line = log.request_id + " " + log.method + " " + Printable(log.path) + " " + std::to_string(log.status);
+  if (!log.subject.empty()) line += " variant=" + Printable(log.subject);
   if (!log.variant.empty()) {
     line += " model=" + log.variant + " prompt=" + std::to_string(log.prompt_tokens) +
             " completion=" + std::to_string(log.completion_tokens) + " finish=" + log.finish;
@@ -128,37 +181,12 @@ std::string LogLine(const server::RequestLog& log) {
   return line;
 }
 
-// The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
-struct Log {
-  explicit Log(const std::string& level)
-      : writer(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1)),
-        logger(std::make_shared<spdlog::async_logger>("deltafold",
-                                                      std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), writer,
-                                                      spdlog::async_overflow_policy::overrun_oldest)) {
-    logger->set_level(spdlog::level::from_str(level));
-    logger->flush_on(spdlog::level::info);
-  }
-  static constexpr size_t kQueuedLines = 8192;
-  std::shared_ptr<spdlog::details::thread_pool> writer;  // writes what is queued before it goes
-  std::shared_ptr<spdlog::async_logger> logger;
-};
-
 // Every connection is a descriptor.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-sigset_t BlockEndingSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  return signals;
 }
 
 // Until the server has ended. The first signal starts the draining, the second ends the process where it stands.
@@ -175,13 +203,12 @@ void WaitForEnd(server::Server& server, const sigset_t& signals, const ServeOpti
   }
 }
 
-Status CheckKeys(const ServeOptions& options) {
+Status CheckKeys(const std::vector<std::string>& keys, const char* variable) {
   // A secret that was not filled in must not leave the server open.
-  const char* variable = std::getenv("DELTAFOLD_API_KEY");
-  if (variable != nullptr && options.api_keys.empty()) {
-    return InvalidArgument("DELTAFOLD_API_KEY is set and holds no key: unset it or put one in");
+  if (std::getenv(variable) != nullptr && keys.empty()) {
+    return InvalidArgument(std::string(variable) + " is set and holds no key: unset it or put one in");
   }
-  for (const std::string& key : options.api_keys) {
+  for (const std::string& key : keys) {
     if (key.empty()) return InvalidArgument("an API key must not be empty");
     for (const char c : key) {
       if (static_cast<unsigned char>(c) <= ' ' || c == 0x7F) {
@@ -193,7 +220,8 @@ Status CheckKeys(const ServeOptions& options) {
 }
 
 Status CheckOptions(const ServeOptions& options) {
-  DF_RETURN_IF_ERROR(CheckKeys(options));
+  DF_RETURN_IF_ERROR(CheckKeys(options.api_keys, "DELTAFOLD_API_KEY"));
+  DF_RETURN_IF_ERROR(CheckKeys(options.admin_api_keys, "DELTAFOLD_ADMIN_API_KEY"));
   if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");
   if (options.served_model_name.empty()) return Status::Ok();  // the model's
   const Status name = CheckServedName(options.served_model_name);
@@ -202,7 +230,8 @@ Status CheckOptions(const ServeOptions& options) {
 
 server::ServerOptions ToServerOptions(const ServeOptions& options, spdlog::logger& logger) {
   server::ServerOptions result;
-  result.api_keys = options.api_keys;
+  result.keys = {.api = options.api_keys, .admin = options.admin_api_keys};
+  result.allowed_hosts = options.allowed_hosts;
   result.version = DELTAFOLD_VERSION;
   result.log = [&logger](const server::RequestLog& log) {
     logger.log(log.probe ? spdlog::level::debug : spdlog::level::info, LogLine(log));
@@ -210,28 +239,37 @@ server::ServerOptions ToServerOptions(const ServeOptions& options, spdlog::logge
   return result;
 }
 
+Result<std::optional<server::VariantRoot>> OpenRoot(const std::string& directory) {
+  if (directory.empty()) return std::optional<server::VariantRoot>();
+  DF_ASSIGN_OR_RETURN(server::VariantRoot root, server::VariantRoot::Open(directory));
+  return std::optional(std::move(root));
+}
+
 Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
   TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
+  TakeListFromEnvironment("DELTAFOLD_ADMIN_API_KEY", options.admin_api_keys);
+  TakeListFromEnvironment("DELTAFOLD_ALLOWED_HOSTS", options.allowed_hosts);
   DF_RETURN_IF_ERROR(CheckOptions(options));
   KeepLittleFreeMemory();
+  DF_ASSIGN_OR_RETURN(std::optional<server::VariantRoot> root, OpenRoot(options.variant_root));
   // Before anything is loaded: loading may take minutes, a taken port is known at once.
   DF_ASSIGN_OR_RETURN(server::BoundSocket socket, server::BoundSocket::Bind(options.host, options.port));
-  DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options));
-
   RaiseDescriptorLimit();
-  const sigset_t signals = BlockEndingSignals();  // from here on: every thread started below inherits it
-  DF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartServedEngine(options, family));
   const Log log(options.log_level);
   spdlog::logger& logger = *log.logger;
-  ServerMetrics metrics(family.registry->base_name());
-  for (const auto& variant : family.registry->List()) {
-    metrics.AddVariant(
-        {.name = variant->name, .kind = std::string(variant->KindName()), .weight_bytes = variant->resident_bytes});
-  }
-  const auto service = server::MakeTextService(*engine, *family.registry);
-  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(std::move(socket), ToServerOptions(options, logger),
+  DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options, log));
+
+  const sigset_t signals = BlockEndingSignals();  // from here on: every thread started below inherits it
+  DF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartServedEngine(options, family));
+  family.store->SetBusyProbe([&engine = *engine] { return engine.Stats().n_running > 0; });
+  family.store->RestoreAndWatch();
+  ServerMetrics metrics(family.store->base_name());
+  const auto service = server::MakeTextService(*engine, *family.store);
+  server::ServerOptions server_options = ToServerOptions(options, logger);
+  server_options.variant_root = std::move(root);
+  DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(std::move(socket), std::move(server_options),
                                                                {.service = *service, .metrics = metrics}));
   if (!options.port_file.empty()) {
     DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));

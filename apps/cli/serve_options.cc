@@ -35,6 +35,45 @@ void AddModelOptions(const Command& command, ServeOptions& options) {
       .Env("DELTAFOLD_CHAT_TEMPLATE");
 }
 
+void AddStoreOptions(const Command& command, ServeOptions& options) {
+  command
+      .Bytes("--variant-bytes", options.variant_bytes,
+             "Memory for variants' weights, for example 2GB; those that do not fit are loaded when they are asked for.\n"
+             "0 = half of what is free beside the base, more if the variants given need it")
+      .Env("DELTAFOLD_VARIANT_BYTES")
+      .TypeName("BYTES")
+      .ShowDefault();
+  command.Option("--pin", options.pinned, "Variants that stay resident and are waited for by /ready, repeatable")
+      .TypeName("NAME");
+  command.Option("--auto-pin", options.auto_pin, "The most requested variants that go last and never for idleness")
+      .Env("DELTAFOLD_AUTO_PIN")
+      .ShowDefault();
+  command
+      .Option("--variant-idle-timeout", options.variant_idle_timeout_s,
+              "Seconds without a request after which a variant leaves the memory; 0 = never")
+      .Env("DELTAFOLD_VARIANT_IDLE_TIMEOUT")
+      .Range(0, 31'536'000)
+      .ShowDefault();
+  command.Option("--variant-load-threads", options.variant_load_threads, "Variants that are loaded at once")
+      .Env("DELTAFOLD_VARIANT_LOAD_THREADS")
+      .Range(1, 64)
+      .ShowDefault();
+  command
+      .Bytes("--variant-load-rate", options.variant_load_rate,
+             "Bytes a second that loads may pack while answers are generated; 0 = as fast as it goes")
+      .Env("DELTAFOLD_VARIANT_LOAD_RATE")
+      .TypeName("BYTES")
+      .ShowDefault();
+  command
+      .Option("--variant-dir", options.variant_dir,
+              "Directory whose sub-directories are variants; they come and go with them")
+      .Env("DELTAFOLD_VARIANT_DIR");
+  command
+      .Option("--state-file", options.state_file,
+              "File that keeps variants registered at run time over restarts (default: they are forgotten)")
+      .Env("DELTAFOLD_STATE_FILE");
+}
+
 void AddNetworkOptions(const Command& command, ServeOptions& options) {
   command.Option("--host", options.host, "Address to listen on; 0.0.0.0 for all").Env("DELTAFOLD_HOST").ShowDefault();
   command.Option("--port", options.port, "Port to listen on; 0 = any free one").Env("DELTAFOLD_PORT").ShowDefault();
@@ -45,6 +84,20 @@ void AddNetworkOptions(const Command& command, ServeOptions& options) {
               "Key that /v1 asks for, repeatable (default: none). Other users see it in the list of processes:\n"
               "prefer DELTAFOLD_API_KEY")
       .TypeName("KEY");
+  command
+      .Option(
+          "--admin-api-key", options.admin_api_keys,
+          "Key for what changes the served variants, repeatable; it opens all of /v1 (default: the API key; without\n"
+          "either this machine alone may). Prefer DELTAFOLD_ADMIN_API_KEY")
+      .TypeName("KEY");
+  command
+      .Option("--variant-root", options.variant_root,
+              "Directory that variants may be loaded from while the server runs (default: none, that is off)")
+      .Env("DELTAFOLD_VARIANT_ROOT");
+  command
+      .Option("--allowed-hosts", options.allowed_hosts,
+              "Names that clients may call this server by to change variants, besides addresses and localhost")
+      .TypeName("HOST");
   command
       .Option("--shutdown-timeout", options.shutdown_timeout_s,
               "Seconds that running answers have after SIGTERM or Ctrl-C; a second signal ends at once")
@@ -89,6 +142,7 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
 
 void AddServeOptions(const Command& command, ServeOptions& options) {
   AddModelOptions(command, options);
+  AddStoreOptions(command, options);
   AddNetworkOptions(command, options);
   AddEngineOptions(command, options);
   command.Footer(kExamples);

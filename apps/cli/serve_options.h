@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cli/flags.h"
 #include "cli/kernel_arguments.h"
+#include "store/live_store.h"
 
 namespace df::cli {
 
@@ -18,9 +19,18 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::string port_file;
-  std::vector<std::string> api_keys;
+  std::vector<std::string> api_keys, admin_api_keys;
+  std::vector<std::string> allowed_hosts;
+  std::string variant_root;                              // "" = nothing is loaded while it runs
   std::vector<std::string> delta_modules, lora_modules;  // NAME=PATH or vLLM's JSON
   std::string chat_template;
+  uint64_t variant_bytes = 0;
+  std::vector<std::string> pinned;
+  size_t auto_pin = 6;
+  int64_t variant_idle_timeout_s = 600;
+  size_t variant_load_threads = 2;
+  uint64_t variant_load_rate = kDefaultLoadBytesPerSecond;
+  std::string variant_dir, state_file;
   size_t max_model_len = 0;
   size_t max_num_seqs = 64;
   size_t max_num_batched_tokens = 512;

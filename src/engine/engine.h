@@ -25,6 +25,7 @@ struct EngineOptions {
   DType kv_dtype = DType::kBf16;
   KernelOptions kernels = {};
   uint64_t kv_cache_bytes = 0;  // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
+  uint64_t promised_bytes = 0;  // free now, but others will take it: variants to come
 };
 
 // A snapshot for metrics; counters only grow.
@@ -32,6 +33,7 @@ struct EngineStats {
   uint64_t n_running = 0, n_waiting = 0;
   uint64_t kv_blocks_used = 0, kv_blocks_total = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0, steps = 0;
+  uint64_t prefix_cache_queries = 0, prefix_cache_hits = 0;  // tokens of prompts
   uint64_t weight_bytes = 0, kv_bytes = 0, activation_bytes = 0;
   // What all steps together had to move and compute at least (kernels/cost.h), and how long they took: set beside the
   // machine's limits, the share of them that is reached.

@@ -32,7 +32,12 @@ Result<DType> ParseKvDtype(std::string_view flag, const BaseWeights& base) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const BaseWeights> base, EngineOptions options) {
-  DF_ASSIGN_OR_RETURN(options, ResolveOptions(base->config, options, AvailableMemoryBytes()));
+  const uint64_t free_bytes = AvailableMemoryBytes();
+  if (free_bytes != 0 && options.promised_bytes >= free_bytes) {
+    return FailedPrecondition("no memory for a KV cache: " + std::to_string(free_bytes) + " bytes are free, " +
+                              std::to_string(options.promised_bytes) + " are kept for variants; lower variant-bytes");
+  }
+  DF_ASSIGN_OR_RETURN(options, ResolveOptions(base->config, options, free_bytes == 0 ? 0 : free_bytes - options.promised_bytes));
   try {
     return std::unique_ptr<Engine>(std::make_unique<EngineLoop>(std::move(base), options, UnpredictableSeed()));
   } catch (const std::bad_alloc&) {
@@ -66,6 +71,7 @@ EngineLoop::~EngineLoop() {
 
 Status EngineLoop::Submit(GenerationRequest request) {
   DF_RETURN_IF_ERROR(CheckRequest(request, LimitsOf(request)));
+  if (request.variant != nullptr) request.variant->CountRequest(clock_.NowUs());
   return inbox_.Submit({.request = std::move(request), .submitted_us = clock_.NowUs()});
 }
 

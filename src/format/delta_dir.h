@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "format/checkpoint.h"
+#include "format/digest.h"
 #include "tensor/linear_delta.h"
 
 namespace df {
@@ -62,9 +63,13 @@ class DeltaDirectory {
   // Every stored tensor by its full name, for listings.
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
 
+  // The content digest, computed piece by piece by whoever reads the tensors anyway. Thread-compatible.
+  class ContentCheck;
+
   // Recomputes the content digest and those of the side files written with the delta: kCorrupt on mismatch (bit flip),
   // streaming over all bytes.
   Status VerifyDigest() const;
+  Status VerifySideFiles() const;  // those alone
   // Identity of all that can change an answer: base fingerprint, content digest and the bytes of config.json,
   // generation_config.json, tokenizer and chat templates. Two directories with equal tensors and, say, different RoPE
   // settings have equal content digests, but different generations.
@@ -81,6 +86,27 @@ class DeltaDirectory {
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::vector<std::string> weights_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
+};
+
+class DeltaDirectory::ContentCheck {
+ public:
+  explicit ContentCheck(const DeltaDirectory& delta)
+      : delta_(delta), ahead_(delta.tensors_.begin()), next_(ahead_), kept_(ahead_) {}
+  // Digests the tensors of `weight` and of all weights whose names come before; weights come in ascending order.
+  void ReadUpTo(std::string_view weight);
+  // Gives back the mapped pages of what was digested.
+  void DropBehind();
+  // Digests the rest. kCorrupt when the digest is not the one the delta was written with, or the file was cut short.
+  Status Finish();
+
+ private:
+  using Position = std::map<std::string, StoredTensor, std::less<>>::const_iterator;
+  void AddNext();
+
+  const DeltaDirectory& delta_;
+  Digest digest_;
+  Position ahead_, next_, kept_;  // asked of the disk, digested, given back up to here
+  uint64_t ahead_bytes_ = 0;      // asked of the disk and not digested
 };
 
 // Streams a new delta directory. Tensors arrive in any order in spooled pieces: each is appended to a temporary data

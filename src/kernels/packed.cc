@@ -114,6 +114,12 @@ PackedPlane PackPlane(KernelContext& context, const SignPlane& plane, size_t d_o
   return packed;
 }
 
+// PackWeight(matrix).bytes().
+size_t PackedBytesOf(const TensorView& matrix) {
+  PackedWeight packed = {.dtype = matrix.dtype, .d_out = matrix.shape[0], .d_in = matrix.shape[1], .tiles = {}};
+  return packed.n_tiles() * packed.tile_bytes();
+}
+
 PackedLowRank PackLowRank(KernelContext& context, const LowRank& pair) {
   PackedLowRank packed = {
       .rank = pair.a.shape[0], .scale = pair.scale, .a = PackRowMajor(pair.a), .b = PackWeight(context, pair.b)};
@@ -184,6 +190,21 @@ PackedDelta Borrow(const PackedDelta& delta) {
   borrowed.gain_row = delta.gain_row.Borrow();
   borrowed.bias = delta.bias.Borrow();
   return borrowed;
+}
+
+size_t PackedBytes(const LinearDelta& delta) {
+  const size_t n_tiles = (delta.d_out + kTileRows - 1) / kTileRows;
+  size_t sum = 0;
+  for (const SignPlane& plane : delta.planes) {
+    sum += n_tiles * kTileRows * (SignRowBytes(delta.d_in) + sizeof(float));
+    if (plane.col_scale) sum += delta.d_in * sizeof(float);
+  }
+  for (const LowRank& pair : delta.low_rank) sum += pair.a.bytes.size() + PackedBytesOf(pair.b);
+  if (delta.rows) sum += delta.rows->values.bytes.size() + delta.rows->index.size() * sizeof(int32_t);
+  if (delta.raw) sum += PackedBytesOf(*delta.raw);
+  if (delta.gain_row) sum += delta.gain_row->elements() * sizeof(float);
+  if (delta.bias) sum += delta.bias->elements() * sizeof(float);
+  return sum;
 }
 
 PackedWeight PackWeight(KernelContext& context, const TensorView& weight) {

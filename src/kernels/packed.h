@@ -106,6 +106,9 @@ struct PackedDelta {
 // The same delta on the same memory: `delta` must outlive it. What a variant on top of another is made from.
 PackedDelta Borrow(const PackedDelta& delta);
 
+// PackDelta(delta).bytes() without packing: from shapes and dtypes alone.
+size_t PackedBytes(const LinearDelta& delta);
+
 // The delta of a variant that leaves `weight` as it is.
 inline PackedDelta UnchangedDelta(const PackedWeight& weight) {
   PackedDelta delta;

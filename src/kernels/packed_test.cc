@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -160,6 +161,34 @@ TEST(PackDelta, IsBorrowedWithoutMemoryOfItsOwn) {
   EXPECT_EQ(borrowed.raw->tiles.data(), delta.raw->tiles.data());
   EXPECT_EQ(borrowed.rows->values.Row(0), delta.rows->values.Row(0));
   EXPECT_EQ(borrowed.low_rank[0].b.At(39, 2), delta.low_rank[0].b.At(39, 2));
+}
+
+// Every part of a delta, alone and together: what a load will hold is known before it.
+TEST(PackedBytes, IsWhatPackDeltaHolds) {
+  KernelContext context(1);
+  for (const Shape2 shape : kShapes) {
+    const std::vector<uint8_t> bits(shape.d_out * SignRowBytes(shape.d_in));
+    const std::vector<uint8_t> floats((shape.d_out + 8) * (shape.d_in + 8) * 4);
+    const auto view = [&](DType dtype, const Shape& dims) {
+      return TensorView{dtype, dims, Bytes(floats).first(*dims.TryElements() * DTypeBytes(dtype))};
+    };
+    for (unsigned parts = 0; parts < 128; ++parts) {
+      const DType dtype = std::array{DType::kBf16, DType::kF16, DType::kF32}[parts % 3];
+      LinearDelta delta;
+      delta.d_out = shape.d_out;
+      delta.d_in = shape.d_in;
+      if ((parts & 1) != 0) delta.planes.push_back({.bits = bits, .row_scale = view(DType::kBf16, {shape.d_out})});
+      if ((parts & 2) != 0) delta.planes.push_back({.bits = bits, .col_scale = view(DType::kF32, {shape.d_in})});
+      if ((parts & 4) != 0) {
+        delta.low_rank.push_back({.a = view(dtype, {5, shape.d_in}), .b = view(dtype, {shape.d_out, 5})});
+      }
+      if ((parts & 8) != 0) delta.rows = ReplacedRows{.index = {0}, .values = view(dtype, {1, shape.d_in})};
+      if ((parts & 16) != 0) delta.raw = view(dtype, {shape.d_out, shape.d_in});
+      if ((parts & 32) != 0) delta.gain_row = view(DType::kF32, {shape.d_out});
+      if ((parts & 64) != 0) delta.bias = view(dtype, {shape.d_out});
+      ASSERT_EQ(PackedBytes(delta), PackDelta(context, delta).bytes()) << parts;
+    }
+  }
 }
 
 }  // namespace

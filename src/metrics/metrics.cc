@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "metrics/snapshot.h"
 
@@ -37,7 +38,6 @@ const Buckets& RequestBuckets() {
   return buckets;
 }
 
-constexpr size_t kMaxVariantLabels = 1024;
 constexpr std::string_view kOther = "other";
 constexpr std::string_view kReasons[] = {"stop", "length", "abort", "error"};
 
@@ -84,11 +84,10 @@ struct ServerMetrics::State {
   Histogram& AddHistogram(const char* name, const char* help, const Buckets& buckets) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(label, buckets);
   }
-  Series& SeriesOf(std::string_view variant) {
-    const auto found = series.find(variant);
-    return found == series.end() ? AddSeries(kOther) : found->second;
-  }
-  Series& AddSeries(std::string_view variant);
+  Series& SeriesOf(std::string_view variant);
+  void RemoveSeries(const Series& removed);
+  // Every registered name has its series, also before its first request; no other has.
+  void FollowNames(const std::vector<VariantSnapshot>& variants);
 
   std::string model_name;
   prometheus::Labels label;
@@ -124,23 +123,14 @@ struct ServerMetrics::State {
                                                     .Name("deltafold_variant_ttft_seconds")
                                                     .Help("Arrival to first token of a variant's requests")
                                                     .Register(registry);
-  prometheus::Family<prometheus::Gauge>& variant_resident = prometheus::BuildGauge()
-                                                                .Name("deltafold_variant_resident")
-                                                                .Help("1 while the variant can answer at once")
-                                                                .Register(registry);
-  prometheus::Family<prometheus::Gauge>& variant_bytes = prometheus::BuildGauge()
-                                                             .Name("deltafold_variant_bytes")
-                                                             .Help("Memory of a variant's own weights")
-                                                             .Register(registry);
 
-  mutable std::mutex mutex;  // guards the two below; the series themselves are thread-safe
+  std::mutex mutex;  // guards what follows; series are thread-safe, but must not be removed while one counts
   std::map<std::string, Series, std::less<>> series;
-  std::vector<std::string> adapters;
 };
 
-ServerMetrics::State::Series& ServerMetrics::State::AddSeries(std::string_view variant) {
-  const auto found = series.find(variant);
-  if (found != series.end()) return found->second;
+ServerMetrics::State::Series& ServerMetrics::State::SeriesOf(std::string_view variant) {
+  if (const auto found = series.find(variant); found != series.end()) return found->second;
+  if (series.size() >= kMaxVariantLabels && variant != kOther) return SeriesOf(kOther);
   const std::string name(variant);
   Series added;
   for (size_t i = 0; i < std::size(kReasons); ++i) {
@@ -152,20 +142,32 @@ ServerMetrics::State::Series& ServerMetrics::State::AddSeries(std::string_view v
   return series.emplace(name, added).first->second;
 }
 
+void ServerMetrics::State::RemoveSeries(const Series& removed) {
+  for (prometheus::Counter* outcome : removed.outcomes) variant_requests.Remove(outcome);
+  variant_prompt_tokens.Remove(removed.prompt_tokens);
+  variant_generation_tokens.Remove(removed.generation_tokens);
+  variant_ttft.Remove(removed.ttft);
+}
+
+void ServerMetrics::State::FollowNames(const std::vector<VariantSnapshot>& variants) {
+  std::set<std::string_view> names = {kOther};
+  for (const VariantSnapshot& variant : variants) names.insert(variant.name);
+  for (auto it = series.begin(); it != series.end();) {
+    if (names.contains(it->first)) {
+      ++it;
+    } else {
+      RemoveSeries(it->second);
+      it = series.erase(it);
+    }
+  }
+  for (const VariantSnapshot& variant : variants) {
+    if (series.size() >= kMaxVariantLabels) break;
+    SeriesOf(variant.name);
+  }
+}
+
 ServerMetrics::ServerMetrics(std::string model_name) : state_(std::make_unique<State>(std::move(model_name))) {}
 ServerMetrics::~ServerMetrics() = default;
-
-void ServerMetrics::AddVariant(const VariantInfo& variant) {
-  const std::lock_guard lock(state_->mutex);
-  if (state_->series.size() >= kMaxVariantLabels) return;
-  state_->AddSeries(variant.name);
-  state_->variant_resident
-      .Add({{"variant", variant.name}, {"kind", variant.kind}, {"tier", "host"}, {"pinned", "true"}})
-      .Set(1);
-  state_->variant_bytes.Add({{"variant", variant.name}, {"tier", "host"}})
-      .Set(static_cast<double>(variant.weight_bytes));
-  if (variant.kind != "base") state_->adapters.push_back(variant.name);
-}
 
 void ServerMetrics::ObserveFirstToken(std::string_view variant, double ttft_s) {
   state_->ttft.Observe(ttft_s);
@@ -194,12 +196,11 @@ void ServerMetrics::ObserveEnd(const RequestSample& sample) {
   series.generation_tokens->Increment(static_cast<double>(sample.generation_tokens));
 }
 
-std::string ServerMetrics::Render(const MetricsSnapshot& snapshot) const {
+std::string ServerMetrics::Render(const MetricsSnapshot& snapshot) {
   std::vector<prometheus::MetricFamily> families = SnapshotFamilies(state_->model_name, snapshot);
-  {
-    const std::lock_guard lock(state_->mutex);
-    families.push_back(AdapterInfoFamily(state_->adapters));
-  }
+  for (prometheus::MetricFamily& family : VariantFamilies(snapshot)) families.push_back(std::move(family));
+  const std::lock_guard lock(state_->mutex);
+  state_->FollowNames(snapshot.variants);
   for (prometheus::MetricFamily& family : state_->registry.Collect()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }

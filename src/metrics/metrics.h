@@ -2,11 +2,13 @@
 //
 // Input:  one call a finished request or batch of tokens, and a snapshot of the engine's counters at each scrape.
 // Output: the families of docs/api.md: vLLM's names where the meaning is the same, `deltafold_` for ours.
-// Called by: server/. Label values come from registered names only, so that requests cannot grow the output.
+// Called by: server/. Label values come from registered names only, so that requests cannot grow the output; what is
+// said of residency is the snapshot's, never a memory of an earlier one.
 #ifndef DELTAFOLD_METRICS_METRICS_H_
 #define DELTAFOLD_METRICS_METRICS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,14 +17,40 @@
 
 namespace df {
 
+// A registered name at the moment of a scrape.
+struct VariantSnapshot {
+  std::string name;
+  std::string kind;    // "base", "delta", "lora"
+  std::string pinned;  // "true", "auto" (among the most wanted), "false"
+  bool resident = false;
+  uint64_t host_bytes = 0;  // reserved for it now
+  uint64_t disk_bytes = 0;
+};
+
+// Times of loads, sorted into intervals.
+struct LoadTimes {
+  std::vector<double> bounds_s = {};  // upper ends, ascending
+  std::vector<uint64_t> counts = {};  // [bounds + 1], the last for what is longer
+  double sum_s = 0;
+};
+
 // Read from engine and store at the moment of a scrape; totals only grow.
 struct MetricsSnapshot {
   uint64_t n_running = 0, n_waiting = 0;
   uint64_t kv_block_tokens = 0, kv_blocks_used = 0, kv_blocks_total = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0;
+  uint64_t prefix_cache_queries = 0, prefix_cache_hits = 0;  // tokens of prompts: asked for, and found
   uint64_t weight_bytes = 0, kv_bytes = 0;
   uint64_t steps = 0;
   double step_bytes = 0, step_flops = 0, step_seconds = 0;  // of all steps
+  std::vector<VariantSnapshot> variants = {};               // all that are registered, the base first
+  std::vector<std::string> waiting_names = {};              // wanted by requests and not resident
+  uint64_t max_resident = 0;                                // variants that the budget holds, about
+  // Of all variants together; a budget of UINT64_MAX is none.
+  uint64_t budget_bytes = 0, reserved_bytes = 0, resident_bytes = 0;
+  uint64_t lookups = 0, hits = 0, load_failures = 0;
+  std::map<std::string, uint64_t> evictions = {};  // cause -> count
+  LoadTimes load_times = {};
 };
 
 // One choice of one request, at its end. Times in seconds; absent where the request did not get that far.
@@ -61,21 +89,15 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  struct VariantInfo {
-    std::string name;
-    std::string kind;  // "base", "delta", "lora"
-    uint64_t weight_bytes = 0;
-  };
-  // Names beyond the first 1024 are counted under the label "other".
-  void AddVariant(const VariantInfo& variant);
-
+  // `variant` has been a registered name when its request came. Beyond 1024 names at once the label is "other"; names
+  // that a snapshot does not have any more lose their series.
   void ObserveFirstToken(std::string_view variant, double ttft_s);
   // Takes the gaps and empties them.
   void ObserveInterToken(InterTokenGaps& gaps);
   void ObserveEnd(const RequestSample& sample);
 
   // Text format 0.0.4.
-  std::string Render(const MetricsSnapshot& snapshot) const;
+  std::string Render(const MetricsSnapshot& snapshot);
 
  private:
   struct State;

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 
 namespace df {
@@ -37,10 +36,6 @@ uint64_t ResidentBytes() {
   return resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-double UnixSeconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 std::vector<MetricFamily> SnapshotFamilies(const std::string& model_name, const MetricsSnapshot& snapshot) {
@@ -60,6 +55,10 @@ std::vector<MetricFamily> SnapshotFamilies(const std::string& model_name, const 
       Counter("vllm:prompt_tokens_total", "Prompt tokens computed", snapshot.prompt_tokens, model),
       Counter("vllm:generation_tokens_total", "Tokens generated", snapshot.generation_tokens, model),
       Counter("vllm:num_preemptions_total", "Sequences preempted for want of KV blocks", snapshot.preemptions, model),
+      Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache",
+              snapshot.prefix_cache_queries, model),
+      Counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache", snapshot.prefix_cache_hits,
+              model),
       Gauge("deltafold_weight_bytes", "Memory of the base and all resident variants",
             static_cast<double>(snapshot.weight_bytes), {}),
       Gauge("deltafold_kv_cache_bytes", "Memory of the KV cache", static_cast<double>(snapshot.kv_bytes), {}),
@@ -71,18 +70,6 @@ std::vector<MetricFamily> SnapshotFamilies(const std::string& model_name, const 
       Gauge("process_resident_memory_bytes", "Resident memory of the process", static_cast<double>(ResidentBytes()),
             {}),
   };
-}
-
-MetricFamily AdapterInfoFamily(const std::vector<std::string>& resident_names) {
-  std::string names;
-  for (const std::string& name : resident_names) {
-    if (!names.empty()) names += ',';
-    names += name;
-  }
-  return Gauge("vllm:lora_requests_info", "Resident variants; the value is the time of this scrape", UnixSeconds(),
-               {{"max_lora", std::to_string(resident_names.size())},
-                {"running_lora_adapters", names},
-                {"waiting_lora_adapters", ""}});
 }
 
 }  // namespace df

@@ -13,8 +13,11 @@ namespace df {
 
 std::vector<prometheus::MetricFamily> SnapshotFamilies(const std::string& model_name, const MetricsSnapshot& snapshot);
 
-// vllm:lora_requests_info: exactly one series whose value is the unix time; gateways route by its list of names.
-prometheus::MetricFamily AdapterInfoFamily(const std::vector<std::string>& resident_names);
+// What is resident, for whom and since when it was not: names beyond kMaxVariantLabels are left out of the families
+// with a label for each, of vllm:lora_requests_info (by which gateways route) never.
+std::vector<prometheus::MetricFamily> VariantFamilies(const MetricsSnapshot& snapshot);
+
+inline constexpr size_t kMaxVariantLabels = 1024;
 
 }  // namespace df
 

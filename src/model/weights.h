@@ -8,6 +8,7 @@
 #define DELTAFOLD_MODEL_WEIGHTS_H_
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,9 +73,21 @@ struct VariantWeights {
   const kernels::PackedDelta& HeadDelta() const { return head ? *head : embedding; }
 };
 
-// kFailedPrecondition when the delta was made for another base (both fingerprints are named).
+struct LoadOptions {
+  // The variant's identity as read when its files were opened; "" = DeltaDirectory::Generation() of now.
+  std::string digest = {};
+  // Called on the loading thread after each weight with the bytes packed; a failure ends the load. May sleep.
+  std::function<Status(size_t bytes)> progress = {};
+};
+
+// Reads the delta once: the content digest is verified over the very bytes that are packed.
+// kFailedPrecondition when the delta was made for another base (both fingerprints are named), kCorrupt when the digest
+// is another, a weight has no place or the file was cut short.
 Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, const BaseWeights& base,
-                                                        const DeltaDirectory& delta);
+                                                        const DeltaDirectory& delta, const LoadOptions& options = {});
+// VariantWeights::bytes of that load, from shapes and dtypes alone. Errors as of LoadDelta, but for the digest's.
+Result<size_t> DeltaBytes(const BaseWeights& base, const DeltaDirectory& delta);
+
 // An adapter on the base, or on `parent`, a delta of the same base: W = (base + delta) + s B A. What the adapter leaves
 // alone is the parent's own memory, which lives as long as the result. The only errors are those of PeftAdapter::Bind
 // and Digest, kUnsupported (a parent that is an adapter; new token rows where the parent has low ranks) and kCorrupt
@@ -82,6 +95,14 @@ Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, 
 Result<std::shared_ptr<const VariantWeights>> LoadAdapter(KernelContext& context, const BaseWeights& base,
                                                           const PeftAdapter& adapter,
                                                           std::shared_ptr<const VariantWeights> parent = nullptr);
+// What such a load gives, from shapes and dtypes alone. Tables that replace or merge rows of tokens hold at most
+// `most_bytes`, by how many rows turn out to differ; all else holds exactly that.
+struct AdapterSize {
+  size_t most_bytes = 0;
+  size_t vocab = 0;  // of the variant
+};
+// `parent`: the delta under the adapter, null = the base. Errors as of PeftAdapter::Bind.
+Result<AdapterSize> MeasureAdapter(const BaseWeights& base, const PeftAdapter& adapter, const DeltaDirectory* parent);
 
 // Sets `variant.bytes`.
 void CountBytes(VariantWeights& variant);

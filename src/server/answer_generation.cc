@@ -1,65 +1,25 @@
 // One chat or completion request on its connection: a worker prepares it, then its events go out as they come.
-#include <atomic>
 #include <boost/asio/awaitable.hpp>
 #include <ctime>
 
 #include "server/connection.h"
 #include "server/running_answer.h"
 #include "server/sse.h"
+#include "server/worker_job.h"
 
 namespace df::server {
 namespace {
 
 namespace asio = boost::asio;
 
-// Shared with the worker: whoever lets go last destroys the result, so a request that nobody waits for any more is
-// cancelled.
-struct Job {
-  Route route = Route::kChat;
-  PrepareContext context;
-  std::string body;                // of whoever took it
-  std::atomic<bool> taken{false};  // by the worker that runs the job, or by the connection that gives it up
-  std::atomic<bool> done{false};   // release after `prepared` is written
-  std::optional<Prepared> prepared;
-};
-
-bool Take(Job& job) { return !job.taken.exchange(true); }
-
-void RunJob(TextService& service, Job& job) {
-  if (!Take(job)) return;
+Prepared PrepareOrFail(TextService& service, Route route, std::string body, const PrepareContext& context) {
   try {
-    job.prepared = job.route == Route::kChat ? PrepareChat(service, std::move(job.body), job.context)
-                                             : PrepareCompletion(service, std::move(job.body), job.context);
+    return route == Route::kChat ? PrepareChat(service, std::move(body), context)
+                                 : PrepareCompletion(service, std::move(body), context);
   } catch (const std::exception& error) {  // out of memory: this request fails, the server stays
-    job.prepared = FromStatus(Internal(error.what()));
+    return FromStatus(Internal(error.what()));
   }
-  job.done.store(true, std::memory_order_release);
-  job.context.wake();
 }
-
-// Everything that must happen however the request ends.
-class Scope {
- public:
-  explicit Scope(Connection& connection)
-      : state_(connection.state()), wake_(std::make_shared<Wake>(connection.signal().executor(), connection.signal())) {
-    ++state_.n_generations;
-  }
-  ~Scope() {
-    wake_->Close();
-    --state_.n_generations;
-    if (state_.on_change) state_.on_change();
-  }
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
-
-  std::function<void()> waker() const {
-    return [wake = wake_] { wake->Notify(); };
-  }
-
- private:
-  ServerState& state_;
-  std::shared_ptr<Wake> wake_;
-};
 
 void LogAnswer(Connection& connection, const RunningAnswer& answer) {
   const Usage usage = answer.TotalUsage();
@@ -72,7 +32,7 @@ void LogAnswer(Connection& connection, const RunningAnswer& answer) {
 
 // What ends the answer for another reason than its own end.
 std::optional<ApiError> Interruption(Connection& connection, const RunningAnswer& answer) {
-  if (answer.failure()) return FromStatus(*answer.failure());
+  if (answer.failure()) return GenerationFailure(*answer.failure(), answer.prepared().variant_name);
   if (connection.state().cancelling && !answer.ended()) return ShuttingDown();
   return std::nullopt;
 }
@@ -158,31 +118,30 @@ asio::awaitable<void> Refuse(Connection& connection, ApiError error) {
 
 asio::awaitable<void> AnswerGeneration(Connection& connection, Route route, std::string body) {
   ServerState& state = connection.state();
-  const Scope scope(connection);
-  const auto job = std::make_shared<Job>();
-  job->route = route;
-  job->body = std::move(body);
-  job->context = {.unique_id = state.NextId(), .created_unix = std::time(nullptr), .wake = scope.waker()};
-  const bool submitted = state.workers.Submit([job, &service = state.service] { RunJob(service, *job); });
-  if (submitted) connection.StartWatching();
-  while (submitted && !job->done.load(std::memory_order_acquire) && !connection.gone() && !state.cancelling) {
-    co_await connection.WaitForNews();
-  }
-  const bool done = job->done.load(std::memory_order_acquire);
-  if (!done && Take(*job)) std::string().swap(job->body);  // now: the job may wait for a worker much longer
+  const RequestScope scope(connection);
+  std::function<void()> waker = scope.waker();
+  PrepareContext context = {.unique_id = state.NextId(), .created_unix = std::time(nullptr), .wake = waker};
+  const auto prepared = std::make_shared<std::optional<Prepared>>();
+  const auto job = std::make_shared<WorkerJob>();
+  job->work = [prepared, &service = state.service, route, body = std::move(body),
+               context = std::move(context)]() mutable {
+    *prepared = PrepareOrFail(service, route, std::move(body), context);
+  };
+  const JobEnd end = co_await RunOnWorker(connection, state.workers, job, std::move(waker));
   connection.ReleaseBody();
-  if (!done) {
-    ApiError error = submitted ? ShuttingDown() : TransportError(429, "too many requests are waiting to be read");
+  if (end != JobEnd::kDone) {
+    ApiError error =
+        end == JobEnd::kFull ? TransportError(429, "too many requests are waiting to be read") : ShuttingDown();
     co_await Refuse(connection, std::move(error));
     co_return;
   }
-  if (ApiError* error = std::get_if<ApiError>(&*job->prepared)) {
+  if (ApiError* error = std::get_if<ApiError>(&**prepared)) {
     co_await Refuse(connection, std::move(*error));
     co_return;
   }
-  PreparedGeneration prepared = std::move(std::get<PreparedGeneration>(*job->prepared));
-  job->prepared.reset();
-  co_await AnswerPrepared(connection, std::move(prepared));
+  PreparedGeneration generation = std::move(std::get<PreparedGeneration>(**prepared));
+  prepared->reset();
+  co_await AnswerPrepared(connection, std::move(generation));
 }
 
 }  // namespace df::server

@@ -9,7 +9,7 @@
 
 #include "base/heap.h"
 #include "base/rng.h"
-#include "server/auth.h"
+#include "server/admin_access.h"
 #include "server/sse.h"
 
 namespace df::server {
@@ -20,6 +20,17 @@ using boost::system::error_code;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadBytes = size_t{16} << 10;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+// Whether the connection comes from this machine.
+bool IsLoopback(const asio::ip::tcp::socket& socket) {
+  error_code error;
+  const asio::ip::address address = socket.remote_endpoint(error).address();
+  if (error) return false;
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  }
+  return address.is_loopback();
+}
+
 // From here on a body and what is made of it are worth giving back: 256 pages, and only a large body has as many.
 constexpr size_t kLargeBodyBytes = size_t{1} << 20;
 
@@ -129,11 +140,12 @@ asio::awaitable<bool> Connection::ServeOne() {
     }
     co_await Respond(std::move(*refusal));
   } else {
+    if (request_.has_body && IsAdmin(match.route)) reader_->LimitBody(state_.options.limits.max_admin_body_bytes);
     if (request_.has_body && !co_await ReadBody()) {
       FinishRequest();
       co_return false;
     }
-    co_await RespondOrGenerate(match);
+    co_await AnswerRoute(match);
   }
   FinishRequest();
   co_return keep_alive_ && !gone_;
@@ -238,10 +250,19 @@ void Connection::FinishRequest() {
   state_.options.log(log_);
 }
 
-std::optional<HttpResponse> Connection::RefusalBeforeBody(const RouteMatch& match) const {
-  if (match.needs_key && !IsAuthorized(state_.options.api_keys, request_.authorization)) {
-    return ErrorResponse(InvalidApiKey());
+std::optional<ApiError> Connection::RefusalOfCaller(const RouteMatch& match) const {
+  const ServerOptions& options = state_.options;
+  if (match.access == Access::kAdmin) {
+    return RefuseAdmin(
+        {.keys = options.keys, .allowed_hosts = options.allowed_hosts, .peer_is_loopback = IsLoopback(socket_)},
+        request_);
   }
+  if (match.access == Access::kKey && !IsUser(options.keys, request_)) return InvalidApiKey();
+  return std::nullopt;
+}
+
+std::optional<HttpResponse> Connection::RefusalBeforeBody(const RouteMatch& match) const {
+  if (const std::optional<ApiError> refusal = RefusalOfCaller(match)) return ErrorResponse(*refusal);
   if (!match.known_path) return ErrorResponse(RouteNotFound());
   if (!match.method_allowed) {
     ApiError error = TransportError(405, "this route takes " + std::string(match.allow));
@@ -251,15 +272,22 @@ std::optional<HttpResponse> Connection::RefusalBeforeBody(const RouteMatch& matc
     return response;
   }
   if (options_.probes_only && !match.is_probe) return ErrorResponse(TransportError(503, "too many connections"));
-  const bool generates = match.route == Route::kChat || match.route == Route::kCompletions;
-  if (generates && state_.draining) return ErrorResponse(ShuttingDown());
+  const std::optional<VariantRoot>& root = state_.options.variant_root;
+  if (const auto off = RefuseWhileOff(match.route, root ? &*root : nullptr)) return ErrorResponse(*off);
+  const bool begins_work = IsGeneration(match.route) || IsAdmin(match.route);
+  if (begins_work && state_.draining) return ErrorResponse(ShuttingDown());
   return std::nullopt;
 }
 
-asio::awaitable<void> Connection::RespondOrGenerate(RouteMatch match) {
-  if (match.route == Route::kChat || match.route == Route::kCompletions) {
+asio::awaitable<void> Connection::AnswerRoute(RouteMatch match) {
+  if (IsGeneration(match.route)) {
     std::string body = std::move(request_.body);
     co_await AnswerGeneration(*this, match.route, std::move(body));
+    co_return;
+  }
+  if (IsAdmin(match.route)) {
+    AdminRequest admin{.route = match.route, .target = std::string(match.target), .body = std::move(request_.body)};
+    co_await AnswerAdminRequest(*this, std::move(admin));
     co_return;
   }
   std::string().swap(request_.body);  // these routes have no use for it
@@ -268,7 +296,7 @@ asio::awaitable<void> Connection::RespondOrGenerate(RouteMatch match) {
                                 .metrics = state_.metrics,
                                 .version = state_.options.version,
                                 .draining = state_.draining};
-  HttpResponse response = Answer(context, match.route, request_.path);
+  HttpResponse response = Answer(context, match);
   co_await Respond(std::move(response));
 }
 

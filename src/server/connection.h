@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/admin.h"
 #include "server/http_reader.h"
 #include "server/router.h"
 #include "server/server.h"
@@ -28,11 +29,12 @@ struct ServerState {
   TextService& service;
   ServerMetrics& metrics;
   WorkerPool workers;
+  WorkerPool admin_workers;  // files of variants may be slow: prompts do not wait for them
   std::list<Connection*> open;
   std::list<Connection*> idle;  // between requests or within a header, longest first
   size_t body_bytes = 0;        // held by all connections
   std::atomic<bool> returning_memory{false};
-  size_t n_generations = 0;  // requests whose answer is not written yet
+  size_t n_requests = 0;  // generations and changes whose answer is not written yet
   bool draining = false;
   bool cancelling = false;  // of what is left after draining
   bool closed = false;      // no further connection or request
@@ -90,11 +92,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<bool> ReadBody();
   boost::asio::awaitable<bool> ReadSome();
   boost::asio::awaitable<void> Refuse(int status, std::string_view reason);  // `reason` outlives the answer
-  boost::asio::awaitable<void> RespondOrGenerate(RouteMatch match);
+  boost::asio::awaitable<void> AnswerRoute(RouteMatch match);
   boost::asio::awaitable<void> Watch();
   boost::asio::awaitable<void> AwaitReset();
   boost::asio::awaitable<void> Linger();
   std::optional<HttpResponse> RefusalBeforeBody(const RouteMatch& match) const;
+  std::optional<ApiError> RefusalOfCaller(const RouteMatch& match) const;
   void BeginRequest();
   void FinishRequest();
   void ReserveBody();
@@ -127,6 +130,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 // Runs one chat or completion request on its connection, from body to last byte.
 boost::asio::awaitable<void> AnswerGeneration(Connection& connection, Route route, std::string body);
+// Runs one request that changes what is served, likewise.
+boost::asio::awaitable<void> AnswerAdminRequest(Connection& connection, AdminRequest request);
 
 }  // namespace df::server
 

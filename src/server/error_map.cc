@@ -1,5 +1,7 @@
 #include "server/error_map.h"
 
+#include <algorithm>
+
 #include "base/json.h"
 
 namespace df::server {
@@ -30,12 +32,21 @@ constexpr Row kTable[] = {
 // Names out of a request are repeated in messages up to this length.
 constexpr size_t kMaxEchoBytes = 100;
 
-std::string Shortened(std::string_view text) {
-  if (text.size() <= kMaxEchoBytes) return std::string(text);
-  return std::string(text.substr(0, kMaxEchoBytes)) + "...";
+Json OrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+void ReplaceAll(const std::string& from, std::string_view to, std::string& text) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
 }
 
-Json OrNull(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+// Whether a word of a message is a path: a model's name may hold slashes as well.
+bool IsPath(std::string_view word) {
+  if (word.find('/') == std::string_view::npos) return false;
+  if (word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word.starts_with("~/")) return true;
+  return word.ends_with(".json") || word.ends_with(".safetensors") || word.ends_with(".jinja") ||
+         word.ends_with(".bin");
+}
 
 }  // namespace
 
@@ -68,6 +79,47 @@ ApiError FromStatus(const Status& status, std::string param) {
             .code = row.code};
   }
   return FromStatus(Internal(status.message()));
+}
+
+std::string WithoutPaths(std::string message, const std::string& directory) {
+  if (directory.size() > 1) {
+    ReplaceAll(directory + "/", "", message);
+    ReplaceAll(directory, "its directory", message);
+  }
+  constexpr std::string_view kEnds = " \t\n\"'`:,;()[]<>=";
+  std::string clean;
+  for (size_t from = 0; from < message.size();) {
+    const size_t end = std::min(message.find_first_of(kEnds, from), message.size());
+    std::string_view word = std::string_view(message).substr(from, end - from);
+    if (IsPath(word)) word.remove_prefix(word.rfind('/') + 1);
+    clean += word;
+    if (end < message.size()) clean += message[end];
+    from = end + 1;
+  }
+  return clean;
+}
+
+ApiError GenerationFailure(const Status& status, std::string_view model) {
+  switch (status.code()) {
+    case StatusCode::kNotFound:
+    case StatusCode::kUnsupported:
+    case StatusCode::kCorrupt:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kResourceExhausted:
+    case StatusCode::kUnavailable:
+    case StatusCode::kIo:
+      return {.status = 503,
+              .type = "server_error",
+              .message = "The model `" + Shortened(model) + "` cannot answer now: " + WithoutPaths(status.message()),
+              .param = "",
+              .code = "model_unavailable"};
+    default: return FromStatus(status);
+  }
+}
+
+std::string Shortened(std::string_view text) {
+  if (text.size() <= kMaxEchoBytes) return std::string(text);
+  return std::string(text.substr(0, kMaxEchoBytes)) + "...";
 }
 
 ApiError InvalidField(std::string_view param, std::string_view expected) {

@@ -29,6 +29,17 @@ HttpResponse ErrorResponse(const ApiError& error);
 // the client gets a general sentence.
 ApiError FromStatus(const Status& status, std::string param = "");
 
+// `message` for clients: paths are cut down to their last part, `directory` ("" = none) and what leads to it is left
+// out.
+std::string WithoutPaths(std::string message, const std::string& directory = "");
+
+// How a generation that was accepted has failed. What is wrong with a variant's files is no fault of this request: 503
+// with the cause.
+ApiError GenerationFailure(const Status& status, std::string_view model);
+
+// A name or path out of a request, as messages repeat it: at most 100 bytes.
+std::string Shortened(std::string_view text);
+
 // A field that is wrong in itself (type, range, ...).
 ApiError InvalidField(std::string_view param, std::string_view expected);
 // A field whose feature is not there.

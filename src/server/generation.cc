@@ -45,13 +45,14 @@ void FillIn(const GenerationFields& fields, const SamplingParams& defaults, Text
   request.params = ToSamplingParams(fields, defaults);
   request.stop = fields.stop;
   request.include_stop_str_in_output = fields.include_stop_str_in_output;
+  request.cache_salt = fields.cache_salt;
   request.skip_special_tokens = fields.skip_special_tokens;
 }
 
 }  // namespace
 
 Prepared StartStreams(TextService& service, StartPlan plan, const PrepareContext& context) {
-  const std::shared_ptr<const Variant> variant = service.FindOrNull(plan.fields.model);
+  const std::shared_ptr<const Variant> variant = service.store().FindOrNull(plan.fields.model);
   if (variant == nullptr) return ModelNotFound(plan.fields.model);
   for (TextRequest& request : plan.requests) request.variant = variant;
   if (auto error = TokeniseAll(service, *variant, plan)) return *error;

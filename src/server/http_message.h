@@ -14,6 +14,9 @@ struct HttpRequest {
   std::string path;           // target without scheme, authority and query; still percent-encoded
   std::string authorization;  // header value, "" when absent
   std::string request_id;     // X-Request-Id when it is 1..128 visible ASCII characters, else ""
+  std::string host;           // as sent, port included; "" when absent
+  std::string origin;         // "" when absent
+  bool forwarded = false;     // a proxy says that it speaks for somebody else
   bool http_1_1 = true;
   bool keep_alive = true;
   bool has_body = false;

@@ -79,9 +79,10 @@ struct HttpReader::Parser {
   http::request_parser<GrowingBody> beast;
 };
 
-HttpReader::HttpReader(const ServerLimits& limits) : limits_(limits), parser_(std::make_unique<Parser>()) {
+HttpReader::HttpReader(const ServerLimits& limits)
+    : limits_(limits), body_limit_(limits.max_body_bytes), parser_(std::make_unique<Parser>()) {
   parser_->beast.eager(true);
-  parser_->beast.body_limit(limits.max_body_bytes);
+  parser_->beast.body_limit(body_limit_);
   // Ours counts first and names the number; Beast's only must not come before it.
   parser_->beast.header_limit(static_cast<std::uint32_t>(limits.max_header_bytes + 64));
 }
@@ -127,7 +128,7 @@ size_t HttpReader::FeedHeader(std::string_view bytes) {
   error_code error;
   parser_->beast.put(asio::const_buffer(bytes.data(), header_bytes), error);
   if (error == http::error::body_limit) {
-    Refuse(413, "the body has more than " + std::to_string(limits_.max_body_bytes) + " bytes");
+    Refuse(413, "the body has more than " + std::to_string(body_limit_) + " bytes");
   } else if (error && error != http::error::need_more) {
     Refuse(400, "the header is not valid HTTP: " + error.message());
   } else if (!parser_->beast.is_header_done()) {
@@ -163,12 +164,28 @@ void HttpReader::TakeHeader() {
   if (header.count(http::field::authorization) == 1) {
     request_.authorization = std::string(View(header[http::field::authorization]));
   }
+  request_.host = std::string(View(header[http::field::host]));
+  // Several are as foreign as any: they are joined, which equals no host.
+  for (const auto& field : header) {
+    if (field.name() == http::field::origin) request_.origin += std::string(View(field.value())) + " ";
+  }
+  if (!request_.origin.empty()) request_.origin.pop_back();
+  request_.forwarded = header.count("Forwarded") + header.count("X-Forwarded-For") + header.count("X-Real-IP") > 0;
   const auto id = View(header["X-Request-Id"]);
   if (id.size() <= 128 && IsVisibleAscii(id)) request_.request_id = std::string(id);
   request_.keep_alive = parser_->beast.keep_alive();
   const auto length = parser_->beast.content_length();
   request_.has_body = chunked || (length.has_value() && *length > 0);
   state_ = request_.has_body ? State::kBody : State::kDone;
+}
+
+void HttpReader::LimitBody(size_t max_bytes) {
+  const auto length = parser_->beast.content_length();
+  if (length.has_value() && *length > max_bytes) {
+    return Refuse(413, "the body of this route has at most " + std::to_string(max_bytes) + " bytes");
+  }
+  body_limit_ = max_bytes;
+  parser_->beast.body_limit(max_bytes);  // what comes in chunks
 }
 
 size_t HttpReader::FeedBody(std::string_view bytes) {
@@ -179,7 +196,7 @@ size_t HttpReader::FeedBody(std::string_view bytes) {
     if (error) break;
   }
   if (error == http::error::body_limit) {
-    Refuse(413, "the body has more than " + std::to_string(limits_.max_body_bytes) + " bytes");
+    Refuse(413, "the body has more than " + std::to_string(body_limit_) + " bytes");
   } else if (error && error != http::error::need_more) {
     Refuse(400, "the body is not valid HTTP: " + error.message());
   } else if (parser_->beast.is_done()) {

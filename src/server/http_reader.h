@@ -30,6 +30,9 @@ class HttpReader {
   // once behind the header, so that a request can be refused before its body is read.
   size_t Feed(std::string_view bytes);
 
+  // A smaller limit than that of all bodies, for the request whose header is complete (kBody).
+  void LimitBody(size_t max_bytes);
+
   State state() const { return state_; }
   int refused_status() const { return refused_status_; }
   const std::string& refused_reason() const { return refused_reason_; }
@@ -45,6 +48,7 @@ class HttpReader {
   void Refuse(int status, std::string reason);
 
   const ServerLimits& limits_;
+  size_t body_limit_;
   std::unique_ptr<Parser> parser_;
   State state_ = State::kHeader;
   size_t scanned_bytes_ = 0;  // of the header, known to be without its end

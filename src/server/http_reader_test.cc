@@ -168,6 +168,35 @@ TEST(HttpReader, DropsARequestIdThatCouldNotBeEchoed) {
   EXPECT_EQ(Read(start + "a b\r\n\r\n").request.request_id, "");
 }
 
+TEST(HttpReader, KeepsWhatTellsWhereARequestComesFrom) {
+  const std::string start = "POST / HTTP/1.1\r\nHost: llm.example:8000\r\n";
+  const HttpRequest plain = Read(start + "\r\n").request;
+  EXPECT_EQ(plain.host + "|" + plain.origin, "llm.example:8000|");
+  EXPECT_FALSE(plain.forwarded);
+  EXPECT_EQ(Read(start + "Origin: http://a\r\n\r\n").request.origin, "http://a");
+  EXPECT_EQ(Read(start + "Origin: http://a\r\norigin: http://b\r\n\r\n").request.origin, "http://a http://b");
+  for (const char* header : {"Forwarded: for=1.2.3.4", "X-Forwarded-For: 1.2.3.4", "x-real-ip: 1.2.3.4"}) {
+    EXPECT_TRUE(Read(start + header + "\r\n\r\n").request.forwarded) << header;
+  }
+}
+
+TEST(HttpReader, BoundsTheBodyOfOneRequest) {
+  for (const auto& [text, is_small] :
+       {std::pair{kPost, true}, std::pair{kChunked, true},
+        std::pair{std::string_view("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\nhello!"), false},
+        std::pair{std::string_view("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                   "3\r\nhel\r\n3\r\nlo!\r\n0\r\n\r\n"),
+                  false}}) {
+    HttpReader reader(kLimits);
+    size_t used = reader.Feed(text);
+    ASSERT_EQ(reader.state(), State::kBody);
+    reader.LimitBody(5);
+    while (reader.state() == State::kBody && used < text.size()) used += reader.Feed(text.substr(used));
+    EXPECT_EQ(reader.state(), is_small ? State::kDone : State::kRefused) << text;
+    EXPECT_EQ(reader.refused_status(), is_small ? 0 : 413);
+  }
+}
+
 TEST(PercentDecode, RefusesBrokenEscapesAndControlCharacters) {
   std::string decoded;
   EXPECT_TRUE(PercentDecode("a%2Fb%3ac", decoded));

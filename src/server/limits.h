@@ -22,6 +22,9 @@ struct ServerLimits {
   int64_t comment_interval_ms = 10'000;             // SSE comment while there is nothing to say
   size_t n_workers = 2;                             // templates and tokenising
   size_t max_queued_jobs = 256;                     // 429; requests waiting for a worker
+  size_t max_admin_body_bytes = size_t{64} << 10;   // 413; a name and a path
+  size_t n_admin_workers = 2;                       // opening and checking files of variants
+  size_t max_queued_admin_jobs = 64;                // 429
 };
 
 }  // namespace df::server

@@ -31,6 +31,7 @@ struct GenerationFields {
   bool skip_special_tokens = true;
   bool stream = false;
   bool include_usage = false;
+  std::string cache_salt;  // prompts share cached blocks with those of the same salt only
 };
 
 struct ChatRequest {
@@ -47,6 +48,7 @@ struct CompletionRequest {
 };
 
 inline constexpr size_t kMaxStopStrings = 64;
+inline constexpr size_t kMaxCacheSaltBytes = 256;
 inline constexpr size_t kMaxPrompts = 128;
 inline constexpr size_t kMaxMessages = 16384;  // a template goes over all of them, and each takes some 100 bytes
 inline constexpr size_t kMaxTemplateKwargsBytes = size_t{64} << 10;

@@ -18,6 +18,7 @@ HttpResponse AnswerProbe(const RouteContext& context, Route route) {
   }
   if (!context.service.Healthy()) return State(503, "stalled");
   if (route == Route::kReady && context.draining) return State(503, "draining");
+  if (route == Route::kReady && !context.service.store().Ready()) return State(503, "loading");
   return State(200, route == Route::kReady ? "ready" : "ok");
 }
 

@@ -1,5 +1,6 @@
 #include "server/request_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/session.h"
@@ -161,6 +162,19 @@ FieldError ReadNumber(const Json& root, std::string_view key, NumberRange range,
   return std::nullopt;
 }
 
+FieldError ReadString(const Json& root, std::string_view key, size_t max_bytes, std::string& value) {
+  const Json* member = JsonMemberOrNull(root, key);
+  if (member == nullptr) return std::nullopt;
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  const bool is_text = member->is_string() && member->get_ref<const std::string&>().size() <= max_bytes;
+  if (!is_text || std::any_of(member->get_ref<const std::string&>().begin(),
+                              member->get_ref<const std::string&>().end(), is_control)) {
+    return InvalidField(key, "a string of at most " + std::to_string(max_bytes) + " bytes without control characters");
+  }
+  value = member->get<std::string>();
+  return std::nullopt;
+}
+
 FieldError ReadTokenIds(const Json& array, std::string_view name, std::vector<int32_t>& ids) {
   if (!array.is_array()) return InvalidField(name, "an array of token ids");
   ids.reserve(array.size());
@@ -199,6 +213,7 @@ FieldError ReadGenerationFields(const Json& root, GenerationFields& fields) {
   DF_RETURN_IF_FIELD_ERROR(ReadBool(root, "ignore_eos", fields.ignore_eos));
   DF_RETURN_IF_FIELD_ERROR(ReadBool(root, "skip_special_tokens", fields.skip_special_tokens));
   DF_RETURN_IF_FIELD_ERROR(ReadStreamOptions(root, fields));
+  DF_RETURN_IF_FIELD_ERROR(ReadString(root, "cache_salt", kMaxCacheSaltBytes, fields.cache_salt));
   return CheckMissingFeatures(root, kMissing);
 }
 

@@ -31,6 +31,9 @@ struct NumberRange {
 };
 FieldError ReadNumber(const Json& root, std::string_view key, NumberRange range, std::optional<double>& value);
 
+// At most `max_bytes`, without control characters.
+FieldError ReadString(const Json& root, std::string_view key, size_t max_bytes, std::string& value);
+
 // An array of token ids, each 0 to 2^31 - 1; `name` is how messages call it.
 FieldError ReadTokenIds(const Json& array, std::string_view name, std::vector<int32_t>& ids);
 

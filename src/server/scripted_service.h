@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "server/scripted_store.h"
+#include "server/store_snapshot.h"
 #include "server/text_service.h"
 
 namespace df::server {
@@ -21,20 +23,6 @@ struct Script {
   Status failure = Status::Ok();       // ends with it when not ok
   Status refusal = Status::Ok();       // of Start
   bool tokenises_at_the_gate = false;  // does not return before the gate is opened
-};
-
-// Holds what waits for it until it is opened: so tests decide the order of things whatever the load of the machine.
-class Gate {
- public:
-  void Open() { open_ = true; }
-  void Close() { open_ = false; }
-  bool is_open() const { return open_; }
-  void Wait() const {
-    while (!open_) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-
- private:
-  std::atomic<bool> open_{false};
 };
 
 struct StreamCounts {
@@ -137,31 +125,18 @@ class ScriptedService final : public TextService {
     Add("sql", {.pieces = {"SELECT", " 1"}});
   }
   void Add(const std::string& name, Script script) {
-    auto variant = std::make_shared<Variant>();
-    variant->name = name;
-    variant->root = "models/" + name;
-    variant->created_unix = 1700000000;
-    variants_[name] = variant;
+    if (name != store_.base_name()) store_.Add(name);
     scripts_[name] = std::move(script);
   }
+  ScriptedStore& scripted_store() { return store_; }
 
-  std::shared_ptr<const Variant> FindOrNull(std::string_view name) const override {
-    const auto found = variants_.find(std::string(name));
-    return found == variants_.end() ? nullptr : found->second;
-  }
-  std::vector<std::shared_ptr<const Variant>> List() const override {
-    std::vector<std::shared_ptr<const Variant>> list;
-    list.reserve(variants_.size());
-    for (const auto& [name, variant] : variants_) list.push_back(variant);
-    return list;
-  }
-  const std::string& base_name() const override { return base_name_; }
+  VariantStore& store() const override { return store_; }
   std::string SystemFingerprint(const Variant&) const override { return "fp_test"; }
   size_t ContextLength(const Variant&) const override { return kContextLength; }
   SamplingParams DefaultSampling(const Variant&) const override { return {}; }
   Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const override {
     ++counts.tokenising;
-    if (scripts_.at(request.variant->name).tokenises_at_the_gate) gate.Wait();
+    if (ScriptOf(request).tokenises_at_the_gate) gate.Wait();
     --counts.tokenising;
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) return *ids;
     const auto* text = std::get_if<std::string>(&request.prompt);
@@ -169,14 +144,18 @@ class ScriptedService final : public TextService {
     return std::vector<int32_t>(all.begin(), all.end());
   }
   Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) override {
-    const Script& script = scripts_.at(request.variant->name);
+    const Script& script = ScriptOf(request);
     if (!script.refusal.ok()) return script.refusal;
     return std::unique_ptr<TextStream>(
         std::make_unique<ScriptedStream>(script, std::move(std::get<std::vector<int32_t>>(request.prompt)),
                                          std::move(wake), ScriptedStream::Shared{.counts = counts, .gate = gate}));
   }
   MetricsSnapshot Snapshot() const override {
-    return {.n_running = static_cast<uint64_t>(counts.live.load()), .kv_block_tokens = 16, .kv_blocks_total = 8};
+    MetricsSnapshot snapshot = StoreSnapshot(store_);
+    snapshot.n_running = static_cast<uint64_t>(counts.live.load());
+    snapshot.kv_block_tokens = 16;
+    snapshot.kv_blocks_total = 8;
+    return snapshot;
   }
   bool Healthy() const override { return healthy; }
 
@@ -185,9 +164,15 @@ class ScriptedService final : public TextService {
   std::atomic<bool> healthy{true};
 
  private:
-  std::string base_name_ = "base";
-  std::map<std::string, std::shared_ptr<const Variant>> variants_;
+  // What was registered while the server runs does as any script.
+  const Script& ScriptOf(const TextRequest& request) const {
+    const auto found = scripts_.find(request.variant->name);
+    return found == scripts_.end() ? any_ : found->second;
+  }
+
+  mutable ScriptedStore store_;
   std::map<std::string, Script> scripts_;
+  const Script any_;
 };
 
 }  // namespace df::server

@@ -56,6 +56,7 @@ struct Server::Impl {
               .service = sources.service,
               .metrics = sources.metrics,
               .workers = WorkerPool(options.limits.n_workers, options.limits.max_queued_jobs),
+              .admin_workers = WorkerPool(options.limits.n_admin_workers, options.limits.max_queued_admin_jobs),
               .open = {},
               .idle = {},
               .id_seed = RandomSeed(),
@@ -128,11 +129,11 @@ void Server::Impl::ShortenDeadline(TimePoint wanted) {
 }
 
 asio::awaitable<void> Server::Impl::Drain() {
-  while (state.n_generations > 0 && std::chrono::steady_clock::now() < deadline) co_await changed.Wait(deadline);
+  while (state.n_requests > 0 && std::chrono::steady_clock::now() < deadline) co_await changed.Wait(deadline);
   state.cancelling = true;
   for (Connection* connection : state.open) connection->WakeUp();
   const TimePoint farewell = AfterMs(kFarewellMs);
-  while (state.n_generations > 0 && std::chrono::steady_clock::now() < farewell) co_await changed.Wait(farewell);
+  while (state.n_requests > 0 && std::chrono::steady_clock::now() < farewell) co_await changed.Wait(farewell);
   error_code ignored;
   state.closed = true;
   acceptor.close(ignored);

@@ -8,14 +8,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "metrics/metrics.h"
+#include "server/admin_access.h"
 #include "server/bound_socket.h"
 #include "server/limits.h"
 #include "server/text_service.h"
+#include "server/variant_root.h"
 
 namespace df::server {
 
@@ -26,6 +29,7 @@ struct RequestLog {
   int status = 0;
   bool probe = false;
   std::string variant;  // "" for what generates nothing
+  std::string subject;  // the variant that an admin route is about
   std::string finish;   // "stop", "length", "abort", "error" or ""
   size_t prompt_tokens = 0, completion_tokens = 0;
   double seconds = 0;
@@ -33,7 +37,9 @@ struct RequestLog {
 };
 
 struct ServerOptions {
-  std::vector<std::string> api_keys;
+  AccessKeys keys;
+  std::vector<std::string> allowed_hosts;   // names that admin routes are called by, besides addresses and localhost
+  std::optional<VariantRoot> variant_root;  // absent: nothing is loaded or unloaded while the server runs
   std::string version;
   ServerLimits limits;
   std::function<void(const RequestLog&)> log;  // I/O thread; must not block; may be empty

@@ -27,10 +27,10 @@ class ServerTest : public ::testing::Test {
       const std::lock_guard lock(log_mutex_);
       logs_.push_back(log);
     };
-    for (const char* name : {"base", "sql"}) metrics_.AddVariant({.name = name, .kind = "base"});
   }
   ~ServerTest() override {
     service_.gate.Open();
+    service_.scripted_store().gate.Open();
     server_.reset();
   }
 

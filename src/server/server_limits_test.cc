@@ -7,7 +7,7 @@ namespace {
 using ServerLimitsTest = ServerTest;
 
 TEST_F(ServerLimitsTest, RefusesAWrongKeyBeforeTheBodyIsSent) {
-  options_.api_keys = {"secret"};
+  options_.keys.api = {"secret"};
   Start();
   RawClient client(port());
   client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");

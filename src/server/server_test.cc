@@ -77,7 +77,7 @@ TEST_F(ServerTest, ListsAndRetrievesModels) {
 }
 
 TEST_F(ServerTest, AnswersProbesWithoutAKeyAndV1OnlyWithIt) {
-  options_.api_keys = {"secret"};
+  options_.keys.api = {"secret"};
   Start();
   for (const char* path : {"/health", "/ready", "/ping", "/version", "/metrics"}) ExpectStatus(Ask(Get(path)), 200);
   for (const char* path : {"/v1/models", "/v1/models/base", "/v1/chat/completions", "/v1/anything"}) {

@@ -2,17 +2,16 @@
 
 #include "engine/prompt_tokens.h"
 #include "kernels/attention.h"
+#include "server/store_snapshot.h"
 
 namespace df::server {
 namespace {
 
 class EngineTextService final : public TextService {
  public:
-  EngineTextService(Engine& engine, const Registry& registry) : engine_(engine), registry_(registry) {}
+  EngineTextService(Engine& engine, VariantStore& store) : engine_(engine), store_(store) {}
 
-  std::shared_ptr<const Variant> FindOrNull(std::string_view name) const override { return registry_.FindOrNull(name); }
-  std::vector<std::shared_ptr<const Variant>> List() const override { return registry_.List(); }
-  const std::string& base_name() const override { return registry_.base_name(); }
+  VariantStore& store() const override { return store_; }
   std::string SystemFingerprint(const Variant& variant) const override {
     // 48 bits of each: enough to tell the weights of one deployment apart, short enough to read.
     constexpr size_t kDigits = 12;
@@ -29,32 +28,35 @@ class EngineTextService final : public TextService {
   }
   MetricsSnapshot Snapshot() const override {
     const EngineStats stats = engine_.Stats();
-    return {.n_running = stats.n_running,
-            .n_waiting = stats.n_waiting,
-            .kv_block_tokens = kernels::kKvBlockTokens,
-            .kv_blocks_used = stats.kv_blocks_used,
-            .kv_blocks_total = stats.kv_blocks_total,
-            .prompt_tokens = stats.prompt_tokens,
-            .generation_tokens = stats.generation_tokens,
-            .preemptions = stats.preemptions,
-            .weight_bytes = registry_.ResidentWeightBytes(),
-            .kv_bytes = stats.kv_bytes,
-            .steps = stats.steps,
-            .step_bytes = stats.step_bytes,
-            .step_flops = stats.step_flops,
-            .step_seconds = stats.step_seconds};
+    MetricsSnapshot snapshot = StoreSnapshot(store_);
+    snapshot.n_running = stats.n_running;
+    snapshot.n_waiting = stats.n_waiting;
+    snapshot.kv_block_tokens = kernels::kKvBlockTokens;
+    snapshot.kv_blocks_used = stats.kv_blocks_used;
+    snapshot.kv_blocks_total = stats.kv_blocks_total;
+    snapshot.prompt_tokens = stats.prompt_tokens;
+    snapshot.generation_tokens = stats.generation_tokens;
+    snapshot.preemptions = stats.preemptions;
+    snapshot.prefix_cache_queries = stats.prefix_cache_queries;
+    snapshot.prefix_cache_hits = stats.prefix_cache_hits;
+    snapshot.kv_bytes = stats.kv_bytes;
+    snapshot.steps = stats.steps;
+    snapshot.step_bytes = stats.step_bytes;
+    snapshot.step_flops = stats.step_flops;
+    snapshot.step_seconds = stats.step_seconds;
+    return snapshot;
   }
   bool Healthy() const override { return engine_.Healthy(); }
 
  private:
   Engine& engine_;
-  const Registry& registry_;
+  VariantStore& store_;
 };
 
 }  // namespace
 
-std::unique_ptr<TextService> MakeTextService(Engine& engine, const Registry& registry) {
-  return std::make_unique<EngineTextService>(engine, registry);
+std::unique_ptr<TextService> MakeTextService(Engine& engine, VariantStore& store) {
+  return std::make_unique<EngineTextService>(engine, store);
 }
 
 }  // namespace df::server

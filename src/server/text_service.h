@@ -1,4 +1,5 @@
-// What the routes need from below: names, generation, counters. The engine in production, a script in tests.
+// What the routes need from below: the store's names, generation, counters. The engine in production, a script in
+// tests.
 #ifndef DELTAFOLD_SERVER_TEXT_SERVICE_H_
 #define DELTAFOLD_SERVER_TEXT_SERVICE_H_
 
@@ -10,7 +11,7 @@
 
 #include "engine/session.h"
 #include "metrics/metrics.h"
-#include "store/registry.h"
+#include "store/variant_store.h"
 
 namespace df::server {
 
@@ -19,9 +20,7 @@ class TextService {
  public:
   virtual ~TextService() = default;
 
-  virtual std::shared_ptr<const Variant> FindOrNull(std::string_view name) const = 0;
-  virtual std::vector<std::shared_ptr<const Variant>> List() const = 0;
-  virtual const std::string& base_name() const = 0;
+  virtual VariantStore& store() const = 0;
   // The same string for the same weights: base fingerprint and variant digest.
   virtual std::string SystemFingerprint(const Variant& variant) const = 0;
   virtual size_t ContextLength(const Variant& variant) const = 0;
@@ -34,8 +33,8 @@ class TextService {
   virtual bool Healthy() const = 0;
 };
 
-// `engine` and `registry` must outlive it.
-std::unique_ptr<TextService> MakeTextService(Engine& engine, const Registry& registry);
+// `engine` and `store` must outlive it.
+std::unique_ptr<TextService> MakeTextService(Engine& engine, VariantStore& store);
 
 }  // namespace df::server
 

@@ -25,7 +25,9 @@ struct GenerationInfo {
   std::string digest;  // of all that can change an answer, its parent's included: 32 hex digits
   ModelConfig config;
   uint64_t stored_bytes = 0;    // on disk: weights only
-  uint64_t resident_bytes = 0;  // in memory when resident: weights only, of its own (a parent's are the parent's)
+  // In memory when resident: weights only, of its own (a parent's are the parent's). Exact, but for adapters that
+  // replace rows of tokens: those hold at most this.
+  uint64_t resident_bytes = 0;
 };
 
 // Weights that stay in memory while this lives. Move-only; may outlive its Generation, ends on any thread.
@@ -74,6 +76,9 @@ class Generation {
   // Never blocks. Asking is the demand that makes a load start: a caller who still waits asks again after each news
   // (Engine::Wake), and whoever has not asked for a while wants it no more. `now_us` by the engine's clock.
   virtual LeaseAttempt TryLease(int64_t now_us) const = 0;
+  // A request for it begins: counted once as a lookup, and a hit when the weights are there; a load starts early, while
+  // the request is queued. Thread-safe; never blocks.
+  virtual void CountRequest(int64_t /*now_us*/) const {}
 };
 using GenerationRef = std::shared_ptr<const Generation>;  // null: the base
 

@@ -1,6 +1,7 @@
 #include "store/registry.h"
 
-#include <set>
+#include <string_view>
+#include <utility>
 
 #include "base/utf8.h"
 
@@ -8,6 +9,7 @@ namespace df {
 namespace {
 
 constexpr size_t kMaxNameBytes = 256;
+constexpr std::string_view kMismatch = "generation mismatch: ";
 
 }  // namespace
 
@@ -42,14 +44,48 @@ Registry::Registry(std::string base_name, std::shared_ptr<const Variant> base) :
   variants_.emplace(base_name_, std::move(base));
 }
 
-Status Registry::Add(std::shared_ptr<const Variant> variant) {
+Result<Registry::Map::const_iterator> Registry::FindLocked(const std::string& name,
+                                                           const std::string& expected_generation) const {
+  const auto found = variants_.find(name);
+  if (found == variants_.end()) return NotFound("the model \"" + name + "\" cannot be found");
+  if (found->second->IsBase()) return FailedPrecondition("\"" + name + "\" is the base: it cannot be changed");
+  const std::string& generation = found->second->generation->info().digest;
+  if (!expected_generation.empty() && expected_generation != generation) {
+    return GenerationMismatch(expected_generation, generation);
+  }
+  return found;
+}
+
+Result<std::shared_ptr<const Variant>> Registry::Put(std::shared_ptr<const Variant> variant,
+                                                     const PutOptions& options) {
   DF_RETURN_IF_ERROR(CheckServedName(variant->name));
   const std::scoped_lock lock(mutex_);
-  const std::string name = variant->name;
-  if (!variants_.emplace(name, std::move(variant)).second) {
-    return FailedPrecondition("the name \"" + name + "\" is taken already");
+  const auto found = variants_.find(variant->name);
+  if (found == variants_.end() && options.expected_generation.empty()) {
+    variants_.emplace(variant->name, std::move(variant));
+    return std::shared_ptr<const Variant>();
   }
-  return Status::Ok();
+  if (found != variants_.end() && !options.replace) {
+    return FailedPrecondition("the name \"" + variant->name + "\" is taken already");
+  }
+  DF_RETURN_IF_ERROR(FindLocked(variant->name, options.expected_generation).status());
+  return std::exchange(found->second, std::move(variant));
+}
+
+Result<std::shared_ptr<const Variant>> Registry::Remove(const std::string& name,
+                                                        const std::string& expected_generation) {
+  const std::scoped_lock lock(mutex_);
+  DF_ASSIGN_OR_RETURN(const auto found, FindLocked(name, expected_generation));
+  std::shared_ptr<const Variant> removed = found->second;
+  variants_.erase(found);
+  return removed;
+}
+
+Result<std::shared_ptr<const Variant>> Registry::Find(const std::string& name,
+                                                      const std::string& expected_generation) const {
+  const std::scoped_lock lock(mutex_);
+  DF_ASSIGN_OR_RETURN(const auto found, FindLocked(name, expected_generation));
+  return found->second;
 }
 
 std::shared_ptr<const Variant> Registry::FindOrNull(std::string_view name) const {
@@ -70,18 +106,12 @@ std::vector<std::shared_ptr<const Variant>> Registry::List() const {
   return list;
 }
 
-uint64_t Registry::ResidentWeightBytes() const {
-  const std::scoped_lock lock(mutex_);
-  std::set<std::string_view> counted;  // digests
-  uint64_t sum = 0;
-  for (const auto& [name, variant] : variants_) {
-    if (variant->IsBase()) {
-      sum += variant->resident_bytes;
-    } else if (counted.insert(variant->generation->info().digest).second) {
-      sum += variant->generation->info().resident_bytes;
-    }
-  }
-  return sum;
+Status GenerationMismatch(const std::string& expected, const std::string& found) {
+  return Unavailable(std::string(kMismatch) + "expected " + expected + ", the name stands for " + found);
+}
+
+bool IsGenerationMismatch(const Status& status) {
+  return status.code() == StatusCode::kUnavailable && status.message().starts_with(kMismatch);
 }
 
 }  // namespace df

@@ -1,5 +1,4 @@
-// store/: names -> variants. Input: directories given by the operator; output: shared, immutable Variants. Called by
-// the commands at start and by server/ for every request. Everything registered is resident.
+// Names -> variants, and what a name stands for: shared and immutable.
 #ifndef DELTAFOLD_STORE_REGISTRY_H_
 #define DELTAFOLD_STORE_REGISTRY_H_
 
@@ -21,6 +20,8 @@ namespace df {
 struct Variant {
   std::string name;
   std::string root;                       // the string the operator gave
+  std::string directory = {};             // where its files were found, links resolved
+  std::string parent = {};                // name of the 1-bit variant that an adapter sits on; "" = the base
   GenerationRef generation;               // null for the base
   std::shared_ptr<const ModelText> text;  // the base's where the variant has none of its own
   GenerationDefaults defaults;
@@ -38,45 +39,41 @@ struct Variant {
 // bytes, not UTF-8, with spaces and control characters, comma, equals sign, quote, backslash, "." and ".." path parts.
 Status CheckServedName(const std::string& name);
 
-// Thread-safe.
+struct PutOptions {
+  bool replace = false;
+  std::string expected_generation = {};  // digest that a replace must find; "" = any
+};
+
+// Whether a change was refused because the name stands for another generation than the caller thought.
+bool IsGenerationMismatch(const Status& status);
+Status GenerationMismatch(const std::string& expected, const std::string& found);
+
+// Thread-safe. A name resolves once and atomically.
 class Registry {
  public:
   Registry(std::string base_name, std::shared_ptr<const Variant> base);
 
-  // kInvalidArgument for a bad name, kFailedPrecondition when taken.
-  Status Add(std::shared_ptr<const Variant> variant);
+  // Gives `variant` its name. The one that had it before is returned, null when there was none: whoever asked for it
+  // keeps it, new requests find the new one. kInvalidArgument for a bad name, kFailedPrecondition when it is taken and
+  // `replace` is not set (or is the base's), a generation mismatch when it is not `expected_generation`.
+  Result<std::shared_ptr<const Variant>> Put(std::shared_ptr<const Variant> variant, const PutOptions& options);
+  // The one that had the name. kNotFound, kFailedPrecondition (the base), a generation mismatch.
+  Result<std::shared_ptr<const Variant>> Remove(const std::string& name, const std::string& expected_generation);
+  // The variant that a change to `name` would find, checked as by Remove.
+  Result<std::shared_ptr<const Variant>> Find(const std::string& name, const std::string& expected_generation) const;
   // The variant called `name`; "base:variant" is accepted for any registered variant. nullptr when unknown.
   std::shared_ptr<const Variant> FindOrNull(std::string_view name) const;
   std::vector<std::shared_ptr<const Variant>> List() const;  // base first, then by name
   const std::string& base_name() const { return base_name_; }
-  uint64_t ResidentWeightBytes() const;  // base + distinct variants
 
  private:
+  using Map = std::map<std::string, std::shared_ptr<const Variant>, std::less<>>;
+  Result<Map::const_iterator> FindLocked(const std::string& name, const std::string& expected_generation) const;
+
   std::string base_name_;
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Variant>, std::less<>> variants_;
+  Map variants_;
 };
-
-struct LoadedBase {
-  std::shared_ptr<const BaseWeights> weights;
-  std::shared_ptr<const Variant> variant;
-};
-// Loads a model directory (or hub id in the local cache) as the base.
-Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory);
-
-struct LoadedVariantWeights {
-  std::shared_ptr<const VariantWeights> weights;
-  GenerationDefaults defaults;
-  std::string directory;  // resolved
-  uint64_t stored_bytes = 0;
-};
-// The weights alone of a delta or an adapter directory; the kind is read from its files. Digest, fingerprint and
-// structure are verified. Errors name what is wrong, never approximate.
-Result<LoadedVariantWeights> LoadVariantWeights(KernelContext& context, const BaseWeights& base,
-                                                const std::string& directory);
-// The same with its text side, ready to be registered as `name`.
-Result<std::shared_ptr<const Variant>> LoadVariant(KernelContext& context, const LoadedBase& base,
-                                                   const std::string& name, const std::string& directory);
 
 }  // namespace df
 

@@ -13,12 +13,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "store/load_histogram.h"
 #include "store/registry.h"
+#include "store/residency_state.h"
 
 namespace df {
-
-enum class ResidencyState { kRegistered, kLoading, kResident, kFailed };
-std::string_view ResidencyStateName(ResidencyState state);  // "registered", "loading", "resident", "failed"
 
 // What is known of one name at this moment: a row of GET /v1/variants.
 struct VariantStatus {
@@ -38,17 +37,18 @@ struct VariantStatus {
 // Totals only grow.
 struct StoreStats {
   uint64_t budget_bytes = 0, reserved_bytes = 0, resident_bytes = 0;  // variants only; reserved >= resident
-  uint64_t lookups = 0, hits = 0;  // first TryLease of a request, and those granted at once
+  uint64_t lookups = 0, hits = 0;  // Generation::CountRequest, and those that found it resident
   uint64_t loads = 0, load_failures = 0;
+  LoadHistogram load_times = {};  // of loads that went through
   std::map<std::string, uint64_t> evictions;  // cause ("budget", "idle", "operator", "retired") -> count
   std::vector<std::string> waiting_names;     // wanted by requests and not resident
 };
 
 struct RegisterOptions {
-  std::string root;                 // the string the operator gave, shown as it is
-  std::string parent;               // a registered 1-bit variant that an adapter sits on; "" = the base
+  std::string root = {};            // the string the operator gave, shown as it is
+  std::string parent = {};          // a registered 1-bit variant that an adapter sits on; "" = the base
   bool replace = false;             // a name that is taken gets a new generation
-  std::string expected_generation;  // digest that a replace (or retire, pin ...) must find; "" = any
+  std::string expected_generation = {};  // digest that a replace (or retire, pin ...) must find; "" = any
   bool pinned = false;
 };
 
@@ -87,8 +87,6 @@ class VariantStore {
   // `wake` runs after a load has ended or room has come free, on any thread; must not call back. Empty = none.
   virtual void SetWaker(std::function<void()> wake) = 0;
 };
-
-bool IsGenerationMismatch(const Status& status);
 
 }  // namespace df
 

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "engine/request.h"
 #include "model/weights.h"
-#include "store/registry.h"
+#include "store/variant_source.h"
 #include "testing/tiny_family.h"
 
 namespace df::testing {
@@ -31,7 +31,7 @@ inline TinyWeights LoadTinyWeights() {
   TinyWeights weights;
   weights.base = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(directory / "base"))));
   for (const std::string name : {"delta1", "delta2", "adapter", "broken"}) {
-    weights.variants[name] = ValueOrDie(LoadVariantWeights(context, *weights.base, directory / name)).weights;
+    weights.variants[name] = ValueOrDie(LoadVariantWeights(context, *weights.base, directory / name));
   }
   return weights;
 }

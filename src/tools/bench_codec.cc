@@ -17,7 +17,7 @@
 #include "kernels/packed.h"
 #include "kernels/target.h"
 #include "model/weights.h"
-#include "store/registry.h"
+#include "store/variant_source.h"
 #include "tools/machine.h"
 #include "tools/statistics.h"
 #include "tools/synthetic_files.h"
@@ -91,6 +91,15 @@ Result<double> ReadSeconds(const std::string& path, std::vector<char>& piece) {
   }
 }
 
+// Nobody may have it mapped.
+Status DropFromPageCache(const std::string& path) {
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) return IoError("cannot open " + path, errno);
+  if (fdatasync(file.fd) != 0) return IoError("cannot write " + path, errno);
+  const int error = posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
+  return error == 0 ? Status::Ok() : IoError("cannot drop the pages of " + path, error);
+}
+
 class CodecRun {
  public:
   CodecRun(const CodecBenchOptions& options, std::string directory, CodecBenchReport& report)
@@ -114,18 +123,24 @@ class CodecRun {
     if (options_.on_progress) options_.on_progress(what);
   }
 
-  // `body` returns a Status.
-  template <typename Body>
-  Status Measure(const std::string& what, uint64_t bytes, const Body& body) {
+  // `body` returns a Status; so does `prepare`, which is not timed.
+  template <typename Body, typename Prepare>
+  Status Measure(const std::string& what, uint64_t bytes, const Body& body, const Prepare& prepare) {
     Say(what);
     std::vector<double> seconds;
     for (size_t round = 0; round < options_.n_rounds; ++round) {
+      DF_RETURN_IF_ERROR(prepare());
       const int64_t start_us = SteadyClock().NowUs();
       DF_RETURN_IF_ERROR(body());
       seconds.push_back(SecondsSince(start_us));
     }
     report_.lines.push_back({.what = what, .bytes = bytes, .seconds = Median(seconds)});
     return Status::Ok();
+  }
+
+  template <typename Body>
+  Status Measure(const std::string& what, uint64_t bytes, const Body& body) {
+    return Measure(what, bytes, body, [] { return Status::Ok(); });
   }
 
   Status MeasureDisk() {
@@ -165,12 +180,36 @@ class CodecRun {
       DF_ASSIGN_OR_RETURN(base, LoadBase(context_, *checkpoint));
       return Status::Ok();
     }));
-    const std::string path = directory_ + "/compressed";
-    DF_ASSIGN_OR_RETURN(const auto delta, DeltaDirectory::Open(path));
-    return Measure("load a delta, digest checked (of its file)", delta->stored_bytes(), [&] {
-      const auto loaded = LoadVariantWeights(context_, *base, path);
-      return loaded.ok() ? Status::Ok() : loaded.status();
-    });
+    return MeasureVariantLoads(*base, directory_ + "/compressed");
+  }
+
+  // As the store's loader threads do it: one thread each. Registering reads everything once to verify it, a load reads
+  // it once, digests and packs.
+  Status MeasureVariantLoads(const BaseWeights& base, const std::string& path) {
+    KernelContext context(1);
+    uint64_t bytes = 0;
+    {
+      DF_ASSIGN_OR_RETURN(const auto delta, DeltaDirectory::Open(path));
+      bytes = delta->stored_bytes();
+      DF_RETURN_IF_ERROR(Measure("repack a delta, one thread, no digest (of its file)", bytes, [&]() -> Status {
+        for (const Slot& slot : ListSlots(base.config, base.tied)) {
+          if (slot.IsVector()) continue;
+          DF_ASSIGN_OR_RETURN(const LinearDelta change, delta->Linear(slot.name, {slot.d_out, slot.d_in}, slot.d_out));
+          kernels::PackDelta(context, change);
+        }
+        return Status::Ok();
+      }));
+    }
+    DF_RETURN_IF_ERROR(Measure("register a delta: open and verify (of its file)", bytes, [&] {
+      return OpenVariant(base, path).status();
+    }));
+    const auto load = [&]() -> Status {
+      DF_ASSIGN_OR_RETURN(const auto source, OpenVariant(base, path, {.verify = false}));
+      return PackVariant(context, base, *source, {.first_reading = true}).status();
+    };
+    DF_RETURN_IF_ERROR(Measure("load a delta from the page cache, one thread, digest checked (of its file)", bytes, load));
+    return Measure("load a delta from the disk, one thread, digest checked (of its file)", bytes, load,
+                   [&] { return DropFromPageCache(path + "/delta_model.safetensors"); });
   }
 
   // The base's largest matrix and the delta's signs of it, again and again from the page cache.

@@ -5,20 +5,12 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "tools/http_client.h"
 
 namespace df::tools {
-
-struct Endpoint {
-  std::string host, port;
-  std::string prefix;   // before "/v1": "" or "/path"
-  std::string api_key;  // "" = none
-};
-// "http://host[:port][/path]", a "/v1" at the end is dropped. The only error is kInvalidArgument.
-Result<Endpoint> ParseEndpoint(std::string_view url);
 
 struct LoadRequest {
   std::string model = {};
@@ -49,9 +41,6 @@ struct LoadResult {
 // The only errors are kUnavailable (no such host) and kInternal.
 Result<LoadResult> SendLoad(const Endpoint& endpoint, const std::vector<LoadRequest>& requests,
                             const LoadOptions& options);
-
-// The body of GET `path`. kUnavailable when nobody answers within 10 s or not with status 200.
-Result<std::string> Fetch(const Endpoint& endpoint, const std::string& path);
 
 }  // namespace df::tools
 

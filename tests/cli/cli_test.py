@@ -55,6 +55,28 @@ class Usage(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertIn(f"deltafold bench {bench}", done.stdout.split("Examples:")[1])
 
+    def test_every_action_on_variants_has_help_with_examples(self):
+        listed = deltafold("variants", "--help").stdout.split("Subcommands:")[1].split("Examples:")[0]
+        actions = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
+        self.assertEqual(set(actions), {"list", "load", "unload", "pin", "unpin", "prefetch", "evict"})
+        for action in actions:
+            with self.subTest(action):
+                done = deltafold("variants", action, "--help")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertIn(f"deltafold variants {action}", done.stdout.split("Examples:")[1])
+
+    def test_variants_of_no_server_exit_1_and_wrong_words_2(self):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+            for arguments in (["list"], ["load", "a", "b"], ["unload", "a"], ["pin", "a"]):
+                done = deltafold("variants", *arguments, "--server", url)
+                self.assertEqual((done.returncode, done.stdout), (1, ""), arguments)
+                self.assertIn("no answer from the server", done.stderr)
+        for arguments in ([], ["list", "--server", "https://a"], ["load", "a"], ["pin"], ["pinn", "a"], ["list", "--wach"]):
+            done = deltafold("variants", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
+
     def test_a_wrong_flag_of_a_bench_names_its_help(self):
         done = deltafold("bench", "kernels", "--quik")
         self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -45,9 +45,10 @@ class Server:
         self.directory = tempfile.TemporaryDirectory()
         port_file = Path(self.directory.name) / "port"
         self.log_path = Path(self.directory.name) / "log"
-        command = [binary, "serve", "--model", FAMILY / BASE, "--port", "0", "--port-file", port_file,
-                   "--delta-modules", *[f"{name}={path}" for name, path in deltas.items()],
-                   "--lora-modules", *[f"{name}={FAMILY / 'adapters' / name}" for name in ADAPTERS], *flags]
+        command = [binary, "serve", "--model", FAMILY / BASE, "--port", "0", "--port-file", port_file, *flags]
+        if deltas:
+            command += ["--delta-modules", *[f"{name}={path}" for name, path in deltas.items()],
+                        "--lora-modules", *[f"{name}={FAMILY / 'adapters' / name}" for name in ADAPTERS]]
         limit = None
         if n_descriptors:
             limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n_descriptors, n_descriptors))
@@ -93,8 +94,10 @@ class Server:
     def request(self, method, path, body=None, headers=()):
         """Status, header text, body bytes."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "Host: test", "Connection: close", f"Authorization: Bearer {KEY}",
-                 f"Content-Length: {len(data)}", *headers]
+        own = {header.split(":")[0] for header in headers}
+        usual = [("Host", f"127.0.0.1:{self.port}"), ("Authorization", f"Bearer {KEY}")]
+        lines = [f"{method} {path} HTTP/1.1", "Connection: close", f"Content-Length: {len(data)}",
+                 *[f"{name}: {value}" for name, value in usual if name not in own], *headers]
         answer = self.send_raw("\r\n".join(lines).encode() + b"\r\n\r\n" + data, timeout=60)
         head, _, content = answer.partition(b"\r\n\r\n")
         return status_of(answer), head.decode(errors="replace"), content

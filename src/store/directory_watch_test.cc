@@ -1,0 +1,115 @@
+#include "store/directory_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "testing/tiny_family.h"
+
+namespace df {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ValueOrDie;
+using Kind = WatchedChange::Kind;
+
+class DirectoryWatchTest : public ::testing::Test {
+ protected:
+  // "+name" appeared, "~name" replaced, "-name" gone.
+  std::vector<std::string> Look() {
+    std::vector<std::string> found;
+    for (const WatchedChange& change : ValueOrDie(watch_.Look())) {
+      const char* const mark = change.kind == Kind::kAppeared ? "+" : change.kind == Kind::kReplaced ? "~" : "-";
+      found.push_back(mark + change.name);
+    }
+    return found;
+  }
+  void WriteVariant(const std::string& name, const std::string& content) {
+    fs::create_directories(directory_ / name);
+    testing::WriteText(directory_ / name + "/adapter_config.json", content);
+  }
+  static std::vector<std::string> Only(const std::string& change) { return {change}; }
+
+  testing::TemporaryDirectory directory_{"deltafold-directory-watch-test"};
+  DirectoryWatch watch_{directory_ / ""};
+};
+
+TEST_F(DirectoryWatchTest, TakesAVariantThatStandsStill) {
+  WriteVariant("a", "{}");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("+a"));
+  EXPECT_TRUE(Look().empty());
+}
+
+TEST_F(DirectoryWatchTest, WaitsWhileADirectoryIsBeingWritten) {
+  fs::create_directories(directory_ / "a");
+  EXPECT_TRUE(Look().empty());
+  testing::WriteText(directory_ / "a/adapter_model.safetensors", "half");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Look().empty());  // no configuration yet
+  testing::WriteText(directory_ / "a/adapter_config.json", "{}");
+  EXPECT_TRUE(Look().empty());
+  testing::WriteText(directory_ / "a/adapter_model.safetensors", "half and a half");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("+a"));
+}
+
+TEST_F(DirectoryWatchTest, SeesAReplacementByRenameAndAWritingInPlace) {
+  WriteVariant("a", "{}");
+  Look(), Look();
+  WriteVariant(".next", "{ }");
+  fs::rename(directory_ / "a", directory_ / ".old");
+  fs::rename(directory_ / ".next", directory_ / "a");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("~a"));
+  WriteVariant("a", "{  }");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("~a"));
+}
+
+TEST_F(DirectoryWatchTest, FollowsALinkThatIsTurned) {
+  fs::create_directories(directory_ / ".v1");
+  fs::create_directories(directory_ / ".v2");
+  testing::WriteText(directory_ / ".v1/adapter_config.json", "{}");
+  testing::WriteText(directory_ / ".v2/adapter_config.json", "{}");
+  fs::create_directory_symlink(directory_ / ".v1", directory_ / "latest");
+  Look();
+  EXPECT_EQ(Look(), Only("+latest"));
+  fs::create_directory_symlink(directory_ / ".v2", directory_ / ".latest");
+  fs::rename(directory_ / ".latest", directory_ / "latest");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("~latest"));
+}
+
+TEST_F(DirectoryWatchTest, TellsWhatIsGoneWhenItStaysAway) {
+  WriteVariant("a", "{}");
+  WriteVariant("never-stood-still", "{}");
+  Look(), Look();
+  WriteVariant("b", "{}");
+  Look();
+  fs::remove_all(directory_ / "a");
+  fs::remove_all(directory_ / "b");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("-a"));
+  WriteVariant("a", "{}");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("+a"));
+}
+
+TEST_F(DirectoryWatchTest, AMomentWithoutItIsNoRemoval) {
+  WriteVariant("a", "{}");
+  Look(), Look();
+  fs::rename(directory_ / "a", directory_ / ".a");
+  EXPECT_TRUE(Look().empty());
+  fs::rename(directory_ / ".a", directory_ / "a");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Look().empty());
+}
+
+TEST_F(DirectoryWatchTest, ChangesNothingWhenTheDirectoryCannotBeRead) {
+  DirectoryWatch absent(directory_ / "absent");
+  EXPECT_EQ(testing::StatusOf(absent.Look()).code(), StatusCode::kIo);
+}
+
+}  // namespace
+}  // namespace df

@@ -1,0 +1,304 @@
+#include "store/live_store.h"
+
+#include <algorithm>
+#include <ctime>
+#include <new>
+#include <utility>
+
+namespace df {
+namespace {
+
+CacheOptions CacheOptionsFor(const LiveStoreOptions& options) {
+  CacheOptions cache;
+  cache.budget_bytes = options.budget_bytes;
+  cache.max_loads = std::max<size_t>(options.n_load_threads, 1);
+  cache.auto_pin = options.auto_pin;
+  cache.idle_timeout_us = options.idle_timeout_s * 1'000'000;
+  return cache;
+}
+
+VariantStatus StatusOf(std::shared_ptr<const Variant> variant, const CacheEntryView& view, int64_t now_us) {
+  VariantStatus status;
+  status.variant = std::move(variant);
+  status.state = view.state;
+  status.failure = view.failure;
+  if (view.state == ResidencyState::kFailed) {
+    status.retry_in_ms = std::max<int64_t>(0, (view.retry_at_us - now_us) / 1000);
+  }
+  status.bytes = view.reserved_bytes;
+  status.n_leases = view.n_leases;
+  status.requests_per_s = view.requests_per_s;
+  if (view.last_used_us >= 0) status.last_used_unix = std::time(nullptr) - (now_us - view.last_used_us) / 1'000'000;
+  status.load_seconds = static_cast<double>(view.load_us) * 1e-6;
+  return status;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LiveStore>> LiveStore::Create(LoadedBase base, LiveStoreOptions options) {
+  std::unique_ptr<StateFile> state;
+  if (!options.state_file.empty()) {
+    std::vector<std::string> warnings;
+    DF_ASSIGN_OR_RETURN(state, StateFile::Open(options.state_file, warnings));
+    for (const std::string& warning : warnings) {
+      if (options.warn) options.warn(warning);
+    }
+  }
+  return std::unique_ptr<LiveStore>(new LiveStore(std::move(base), std::move(options), std::move(state)));
+}
+
+LiveStore::LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state)
+    : base_(std::move(base)),
+      options_(std::move(options)),
+      set_(ResidentSet::Create(base_.weights, {.cache = CacheOptionsFor(options_),
+                                               .load_bytes_per_second = options_.load_bytes_per_second,
+                                               .clock = options_.clock})),
+      registry_(base_.variant->name, base_.variant),
+      state_(std::move(state)) {}
+
+LiveStore::~LiveStore() {
+  {
+    const std::scoped_lock lock(watch_mutex_);
+    stopping_ = true;
+  }
+  watch_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  set_->Stop();
+}
+
+void LiveStore::Warn(const std::string& text) const {
+  if (options_.warn) options_.warn(text);
+}
+
+Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::string& directory,
+                                          const RegisterOptions& options, bool verify) const {
+  OpenOptions how = {.verify = verify};
+  if (!options.parent.empty()) {
+    const auto found = registry_.FindOrNull(options.parent);
+    if (found == nullptr || found->IsBase() || found->generation->info().kind != VariantKind::kDelta) {
+      return FailedPrecondition("its parent \"" + options.parent + "\" is no registered 1-bit variant");
+    }
+    how.parent = found->generation;
+    how.parent_source = &StoredOf(*found).source();
+  }
+  Opened opened;
+  DF_ASSIGN_OR_RETURN(opened.source, OpenVariant(*base_.weights, directory, how));
+  DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(base_, *opened.source, name));
+  opened.variant->root = options.root.empty() ? directory : options.root;
+  opened.variant->parent = options.parent;
+  return opened;
+}
+
+// Under its name, and on disk, before anybody is told; a failure changes nothing.
+Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened opened,
+                                                          const RegisterOptions& options) {
+  std::shared_ptr<const Variant> former;  // its end may take locks: it comes after theirs
+  const std::scoped_lock lock(changes_);
+  const std::string name = opened.variant->name;
+  if (registry_.FindOrNull(name) != nullptr && !options.replace) {
+    return FailedPrecondition("the name \"" + name + "\" is already loaded: it is taken");
+  }
+  if (!options.expected_generation.empty()) {
+    DF_RETURN_IF_ERROR(registry_.Find(name, options.expected_generation).status());
+  }
+  DF_ASSIGN_OR_RETURN(const StoredGenerationRef generation, set_->Adopt(opened.source));
+  opened.variant->generation = generation;
+  const bool was_pinned = IsPinned(name), is_pinned = options.pinned || was_pinned;
+  if (is_pinned) DF_RETURN_IF_ERROR(MovePin(name, *generation));
+  if (state_ != nullptr && origin == Origin::kRuntime) {
+    Status kept = state_->Register(name, {opened.variant->directory, opened.variant->root, options.parent});
+    if (kept.ok() && options.pinned) kept = state_->SetPinned(name, true);
+    if (!kept.ok()) {
+      pinned_.Set(name, was_pinned);
+      return kept;
+    }
+  }
+  std::shared_ptr<const Variant> variant = std::move(opened.variant);
+  DF_ASSIGN_OR_RETURN(former, registry_.Put(variant, {.replace = options.replace,
+                                                      .expected_generation = options.expected_generation}));
+  pinned_.Set(name, is_pinned);
+  if (former != nullptr) ReleaseIfNameless(*former);
+  return variant;
+}
+
+bool LiveStore::HasPinnedName(const Variant& variant) const {
+  const auto all = registry_.List();
+  return std::any_of(all.begin(), all.end(), [&](const auto& other) {
+    return other->generation == variant.generation && IsPinned(other->name);
+  });
+}
+
+// The pin of `name` to the generation that it will stand for; where that does not fit, all stays as it was.
+Status LiveStore::MovePin(const std::string& name, const StoredGeneration& to) {
+  const auto former = registry_.FindOrNull(name);
+  const bool was_pinned = pinned_.Set(name, false);
+  if (former != nullptr) DF_RETURN_IF_ERROR(ApplyPin(*former, false));
+  Status moved = set_->SetPinned(to, true);
+  if (moved.ok()) return moved;
+  pinned_.Set(name, was_pinned);
+  if (was_pinned) DF_RETURN_IF_ERROR(ApplyPin(*former, true));
+  return moved;
+}
+
+Result<std::shared_ptr<const Variant>> LiveStore::RegisterFrom(Origin origin, const std::string& name,
+                                                               const std::string& directory,
+                                                               const RegisterOptions& options) {
+  DF_RETURN_IF_ERROR(CheckServedName(name));
+  if (const auto taken = registry_.FindOrNull(name); taken != nullptr) {  // before the reading, which takes a while
+    if (taken->IsBase()) return FailedPrecondition("the name \"" + name + "\" is already loaded: it is the base's");
+    if (!options.replace) return FailedPrecondition("the name \"" + name + "\" is already loaded: it is taken");
+  }
+  try {
+    Result<Opened> opened = Open(name, directory, options, true);
+    if (!opened.ok()) return opened.status().Annotate("variant \"" + name + "\"");
+    Result<std::shared_ptr<const Variant>> published = Publish(origin, *std::move(opened), options);
+    if (!published.ok() && !IsGenerationMismatch(published.status())) {
+      return published.status().Annotate("variant \"" + name + "\"");
+    }
+    return published;
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted("variant \"" + name + "\": no memory to open it");
+  }
+}
+
+Result<std::shared_ptr<const Variant>> LiveStore::Register(const std::string& name, const std::string& directory,
+                                                           const RegisterOptions& options) {
+  return RegisterFrom(Origin::kRuntime, name, directory, options);
+}
+
+bool LiveStore::IsParent(const Variant& variant) const {
+  const auto all = registry_.List();
+  return std::any_of(all.begin(), all.end(), [&](const auto& other) {
+    return !other->IsBase() && StoredOf(*other).source().parent == variant.generation;
+  });
+}
+
+// Its generation loses the pin and the memory unless another name stands for it.
+void LiveStore::ReleaseIfNameless(const Variant& variant) {
+  const Status unpinned = ApplyPin(variant, false);
+  DF_CHECK(unpinned.ok());
+  for (const auto& other : registry_.List()) {
+    if (other->generation == variant.generation) return;
+  }
+  set_->Retire(StoredOf(variant));
+}
+
+Status LiveStore::RetireLocked(const std::string& name, const std::string& expected_generation,
+                               std::shared_ptr<const Variant>& removed) {
+  const auto found = registry_.Find(name, expected_generation);
+  if (!found.ok()) {
+    const bool is_stored = state_ != nullptr && state_->state().registrations.contains(name);
+    if (found.status().code() != StatusCode::kNotFound || !is_stored) return found.status();
+    return state_->Retire(name);  // one that could not be restored
+  }
+  if (IsParent(**found)) return FailedPrecondition("\"" + name + "\" is the parent of other variants: retire them first");
+  if (state_ != nullptr) DF_RETURN_IF_ERROR(state_->Retire(name));
+  DF_ASSIGN_OR_RETURN(removed, registry_.Remove(name, expected_generation));
+  pinned_.Set(name, false);
+  ReleaseIfNameless(*removed);
+  return Status::Ok();
+}
+
+Status LiveStore::Retire(const std::string& name, const std::string& expected_generation) {
+  std::shared_ptr<const Variant> removed;
+  const std::scoped_lock lock(changes_);
+  return RetireLocked(name, expected_generation, removed);
+}
+
+// A generation is pinned while one of its names is.
+Status LiveStore::ApplyPin(const Variant& variant, bool pinned) {
+  if (!pinned && HasPinnedName(variant)) return Status::Ok();
+  return set_->SetPinned(StoredOf(variant), pinned);
+}
+
+Status LiveStore::ChangePin(const std::string& name, const std::string& expected_generation, bool pinned) {
+  std::shared_ptr<const Variant> variant;
+  const std::scoped_lock lock(changes_);
+  DF_ASSIGN_OR_RETURN(variant, registry_.Find(name, expected_generation));
+  if (pinned_.Set(name, pinned) == pinned) return Status::Ok();
+  Status changed = ApplyPin(*variant, pinned);
+  if (changed.ok() && state_ != nullptr) {
+    changed = state_->SetPinned(name, pinned);
+    if (!changed.ok()) {
+      pinned_.Set(name, !pinned);
+      const Status undone = ApplyPin(*variant, !pinned);
+      if (!undone.ok()) Warn("\"" + name + "\": " + undone.message());
+    }
+  } else if (!changed.ok()) {
+    pinned_.Set(name, !pinned);
+  }
+  return changed;
+}
+
+Status LiveStore::Pin(const std::string& name, const std::string& expected_generation) {
+  return ChangePin(name, expected_generation, true);
+}
+
+Status LiveStore::Unpin(const std::string& name, const std::string& expected_generation) {
+  return ChangePin(name, expected_generation, false);
+}
+
+Status LiveStore::Prefetch(const std::string& name, const std::string& expected_generation) {
+  DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, expected_generation));
+  set_->Prefetch(StoredOf(*variant));
+  return Status::Ok();
+}
+
+Status LiveStore::Evict(const std::string& name, const std::string& expected_generation) {
+  DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, expected_generation));
+  const Status evicted = set_->Evict(StoredOf(*variant));
+  return evicted.ok() ? evicted : evicted.Annotate("variant \"" + name + "\"");
+}
+
+ResidentSet::Picture LiveStore::PictureOf(const std::vector<std::shared_ptr<const Variant>>& all) const {
+  std::vector<const StoredGeneration*> generations;
+  for (const auto& variant : all) {
+    if (!variant->IsBase()) generations.push_back(&StoredOf(*variant));
+  }
+  return set_->PictureOf(generations);
+}
+
+std::vector<VariantStatus> LiveStore::Statuses() const {
+  std::vector<VariantStatus> rows;
+  const auto all = registry_.List();  // the base first
+  const ResidentSet::Picture picture = PictureOf(all);
+  for (size_t i = 0; i < picture.views.size(); ++i) {
+    const std::shared_ptr<const Variant>& variant = all[i + 1];
+    VariantStatus& row = rows.emplace_back(StatusOf(variant, picture.views[i], picture.now_us));
+    row.pinned = IsPinned(variant->name);
+    row.auto_pinned = picture.auto_pinned.contains(StoredOf(*variant).id());
+  }
+  return rows;
+}
+
+StoreStats LiveStore::Stats() const {
+  const ResidentSet::Totals sums = set_->Sums();
+  StoreStats stats = {.budget_bytes = sums.budget_bytes,
+                      .reserved_bytes = sums.reserved_bytes,
+                      .resident_bytes = sums.resident_bytes,
+                      .lookups = sums.stats.lookups,
+                      .hits = sums.stats.hits,
+                      .loads = sums.stats.loads,
+                      .load_failures = sums.stats.load_failures,
+                      .load_times = sums.stats.load_times,
+                      .evictions = {},
+                      .waiting_names = {}};
+  for (const auto& [cause, n] : sums.stats.evictions) stats.evictions[std::string(EvictionCauseName(cause))] = n;
+  const auto all = registry_.List();
+  const ResidentSet::Picture picture = PictureOf(all);
+  for (size_t i = 0; i < picture.views.size(); ++i) {
+    const CacheEntryView& view = picture.views[i];
+    if (view.wanted && view.state != ResidencyState::kResident) stats.waiting_names.push_back(all[i + 1]->name);
+  }
+  return stats;
+}
+
+bool LiveStore::Ready() const {
+  const auto all = registry_.List();
+  return std::all_of(all.begin(), all.end(), [&](const auto& variant) {
+    if (variant->IsBase() || !IsPinned(variant->name)) return true;
+    return set_->View(StoredOf(*variant)).state == ResidencyState::kResident;
+  });
+}
+
+}  // namespace df

@@ -1,0 +1,128 @@
+// The store of a running program: a registry of names over a resident set, with what keeps names over restarts (a state
+// file) and what takes them from a directory that is watched.
+#ifndef DELTAFOLD_STORE_LIVE_STORE_H_
+#define DELTAFOLD_STORE_LIVE_STORE_H_
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/directory_watch.h"
+#include "store/registry.h"
+#include "store/resident_set.h"
+#include "store/shared_names.h"
+#include "store/state_file.h"
+#include "store/variant_store.h"
+
+namespace df {
+
+// docs/store.md derives it: packing at this rate takes an eighth of a core of the machines measured.
+inline constexpr uint64_t kDefaultLoadBytesPerSecond = uint64_t{128} << 20;
+
+struct LiveStoreOptions {
+  uint64_t budget_bytes = UINT64_MAX;  // of variants' weights
+  uint64_t raised_bytes = 0;           // AddGiven may raise the budget to this, that all of them fit
+  size_t n_load_threads = 2;
+  uint64_t load_bytes_per_second = 0;  // while somebody decodes; 0 = as fast as it goes
+  size_t auto_pin = 6;
+  int64_t idle_timeout_s = 600;  // 0 = never
+  std::string state_file = {};   // "" = none
+  int64_t look_every_ms = 1000;  // at the watched directory
+  std::string variant_dir = {};  // watched once RestoreAndWatch was called; "" = none
+  std::shared_ptr<const Clock> clock = nullptr;          // null: SteadyClock
+  std::function<void(const std::string&)> warn = {};     // one line; called on any thread
+};
+
+// A variant that the command line gives.
+struct GivenVariant {
+  std::string name, directory;
+};
+
+// Thread-safe.
+class LiveStore final : public VariantStore {
+ public:
+  // The only errors are those of StateFile::Open.
+  static Result<std::unique_ptr<LiveStore>> Create(LoadedBase base, LiveStoreOptions options);
+  ~LiveStore() override;
+
+  // Registers the command line's variants, several at once, pins those of `pinned`, and loads as many as fit into the
+  // budget, pinned ones first, then in the order given; waits for the loads. Any failure is the start's, with its name.
+  Status AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned);
+  // Registers what the state file holds (what cannot be is a warning, and stays in the file), then begins to watch.
+  void RestoreAndWatch();
+  // Loads keep to their rate while it says yes. As ResidentSet::SetBusyProbe.
+  void SetBusyProbe(std::function<bool()> is_busy) { set_->SetBusyProbe(std::move(is_busy)); }
+
+  const std::string& base_name() const override { return registry_.base_name(); }
+  std::shared_ptr<const Variant> FindOrNull(std::string_view name) const override { return registry_.FindOrNull(name); }
+  std::vector<std::shared_ptr<const Variant>> List() const override { return registry_.List(); }
+  Result<std::shared_ptr<const Variant>> Register(const std::string& name, const std::string& directory,
+                                                  const RegisterOptions& options) override;
+  Status Retire(const std::string& name, const std::string& expected_generation) override;
+  Status Pin(const std::string& name, const std::string& expected_generation) override;
+  Status Unpin(const std::string& name, const std::string& expected_generation) override;
+  Status Prefetch(const std::string& name, const std::string& expected_generation) override;
+  Status Evict(const std::string& name, const std::string& expected_generation) override;
+  std::vector<VariantStatus> Statuses() const override;
+  StoreStats Stats() const override;
+  bool Ready() const override;
+  void SetWaker(std::function<void()> wake) override { set_->SetWaker(std::move(wake)); }
+
+ private:
+  static const StoredGeneration& StoredOf(const Variant& variant) {
+    return static_cast<const StoredGeneration&>(*variant.generation);
+  }
+
+  enum class Origin { kCommandLine, kWatched, kRuntime, kRestored };
+  struct Opened {
+    std::shared_ptr<const VariantSource> source;
+    std::shared_ptr<Variant> variant;
+  };
+
+  LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state);
+  Result<std::shared_ptr<const Variant>> RegisterFrom(Origin origin, const std::string& name,
+                                                      const std::string& directory, const RegisterOptions& options);
+  Result<Opened> Open(const std::string& name, const std::string& directory, const RegisterOptions& options,
+                      bool verify) const;
+  Result<std::shared_ptr<const Variant>> Publish(Origin origin, Opened opened, const RegisterOptions& options);
+  Status RetireLocked(const std::string& name, const std::string& expected_generation,
+                      std::shared_ptr<const Variant>& removed);
+  Status ChangePin(const std::string& name, const std::string& expected_generation, bool pinned);
+  Status ApplyPin(const Variant& variant, bool pinned);
+  Status MovePin(const std::string& name, const StoredGeneration& to);
+  bool IsPinned(const std::string& name) const { return pinned_.Has(name); }
+  bool HasPinnedName(const Variant& variant) const;
+  bool IsParent(const Variant& variant) const;
+  ResidentSet::Picture PictureOf(const std::vector<std::shared_ptr<const Variant>>& all) const;
+  void ReleaseIfNameless(const Variant& variant);
+  void RaiseBudgetFor(const std::vector<Opened>& opened);
+  Status LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants);
+  void Restore(const StoredState& stored);
+  void WatchLoop();
+  void Follow(const WatchedChange& change, std::map<std::string, std::string>& ours);
+  void Warn(const std::string& text) const;
+
+  const LoadedBase base_;
+  const LiveStoreOptions options_;
+  const std::shared_ptr<ResidentSet> set_;
+  Registry registry_;
+
+  // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
+  std::mutex changes_;
+  std::unique_ptr<StateFile> state_;    // null = none
+  SharedNames pinned_;                  // who looks does not wait for `changes_`, which is held while a file is synced
+
+  std::mutex watch_mutex_;
+  std::condition_variable watch_;
+  bool stopping_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_STORE_LIVE_STORE_H_

@@ -1,0 +1,178 @@
+// Where names come from besides calls: the command line, the state file, the watched directory.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <new>
+#include <set>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/quiet_thread.h"
+#include "store/live_store.h"
+
+namespace df {
+namespace {
+
+// body(i) for all i, on `n_threads` threads; the failure of the least i.
+template <typename Body>
+Status ForEach(size_t n, size_t n_threads, const Body& body) {
+  std::vector<Status> done(n);
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next.fetch_add(1, std::memory_order_relaxed); i < n;
+         i = next.fetch_add(1, std::memory_order_relaxed)) {
+      try {
+        done[i] = body(i);
+      } catch (const std::bad_alloc&) {
+        done[i] = ResourceExhausted("no memory");
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (size_t i = 1; i < std::min(n, n_threads); ++i) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // fewer threads do
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& status : done) DF_RETURN_IF_ERROR(status);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned) {
+  std::vector<Opened> opened(given.size());
+  DF_RETURN_IF_ERROR(ForEach(given.size(), options_.n_load_threads, [&](size_t i) -> Status {
+    DF_RETURN_IF_ERROR(CheckServedName(given[i].name));
+    // What is loaded at once is verified by that.
+    Result<Opened> one = Open(given[i].name, given[i].directory, {.root = given[i].directory, .parent = {}}, false);
+    if (!one.ok()) return one.status().Annotate("variant \"" + given[i].name + "\"");
+    opened[i] = *std::move(one);
+    return Status::Ok();
+  }));
+  RaiseBudgetFor(opened);
+  std::vector<std::shared_ptr<const Variant>> variants;
+  for (Opened& one : opened) {
+    const std::string name = one.variant->name, root = one.variant->root;
+    auto published = Publish(Origin::kCommandLine, std::move(one), {.root = root, .parent = {}});
+    if (!published.ok()) return published.status().Annotate("variant \"" + name + "\"");
+    variants.push_back(*std::move(published));
+  }
+  for (const std::string& name : pinned) {
+    DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, ""));
+    const std::scoped_lock lock(changes_);
+    if (const Status done = ApplyPin(*variant, true); !done.ok()) return done.Annotate("variant \"" + name + "\"");
+    pinned_.Set(name, true);
+  }
+  std::vector<std::shared_ptr<const Variant>> order;
+  for (const bool is_pinned : {true, false}) {
+    for (const auto& variant : variants) {
+      if (IsPinned(variant->name) == is_pinned) order.push_back(variant);
+    }
+  }
+  return LoadGiven(order);
+}
+
+void LiveStore::RaiseBudgetFor(const std::vector<Opened>& opened) {
+  std::map<std::string, uint64_t> bytes;  // by digest: equal content is held once
+  for (const Opened& one : opened) bytes[one.source->info.digest] = one.source->info.resident_bytes;
+  uint64_t sum = 0;
+  for (const auto& [digest, n] : bytes) sum += n;
+  set_->RaiseBudget(std::min(sum, options_.raised_bytes));
+}
+
+// As many as fit beside each other; the others are verified and wait for their first request.
+Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants) {
+  uint64_t room_bytes = set_->Sums().budget_bytes;
+  std::set<const Generation*> seen;
+  std::vector<const Variant*> loading, later;
+  for (const auto& variant : variants) {
+    if (!seen.insert(variant->generation.get()).second) continue;
+    const uint64_t bytes = variant->generation->info().resident_bytes;
+    (bytes <= room_bytes ? loading : later).push_back(variant.get());
+    if (bytes <= room_bytes) room_bytes -= bytes;
+  }
+  for (const Variant* variant : loading) set_->Prefetch(StoredOf(*variant));
+  for (const Variant* variant : loading) {
+    const Status loaded = set_->LoadBlocking(StoredOf(*variant));
+    if (!loaded.ok()) return loaded.Annotate("variant \"" + variant->name + "\"");
+  }
+  return ForEach(later.size(), options_.n_load_threads, [&](size_t i) -> Status {
+    const Status verified = VerifySource(StoredOf(*later[i]).source());
+    return verified.ok() ? verified : verified.Annotate("variant \"" + later[i]->name + "\"");
+  });
+}
+
+void LiveStore::RestoreAndWatch() {
+  if (state_ != nullptr) Restore(state_->state());
+  if (!options_.variant_dir.empty()) watcher_ = StartQuietThread([this] { WatchLoop(); });
+}
+
+void LiveStore::Restore(const StoredState& stored) {
+  for (const bool on_parent : {false, true}) {
+    for (const auto& [name, at] : stored.registrations) {
+      if (at.parent.empty() == on_parent) continue;
+      const auto restored = RegisterFrom(Origin::kRestored, name, at.directory,
+                                         {.root = at.root, .parent = at.parent, .replace = true});
+      if (!restored.ok()) Warn("not restored, stays in the state file: " + restored.status().message());
+    }
+  }
+  for (const auto& [name, is_pinned] : stored.pins) {
+    const auto variant = registry_.Find(name, "");
+    if (!variant.ok()) continue;  // said above, or given on the command line no more
+    const std::scoped_lock lock(changes_);
+    pinned_.Set(name, is_pinned);
+    if (const Status done = ApplyPin(**variant, is_pinned); !done.ok()) {
+      pinned_.Set(name, false);
+      Warn("\"" + name + "\" cannot be pinned: " + done.message());
+    }
+  }
+}
+
+void LiveStore::WatchLoop() {
+  DirectoryWatch watch(options_.variant_dir);
+  std::map<std::string, std::string> ours;  // name -> digest registered from here
+  std::string last_failure;
+  std::unique_lock lock(watch_mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    const auto changes = watch.Look();
+    const std::string failure = changes.ok() ? "" : changes.status().message();
+    if (!failure.empty() && failure != last_failure) Warn(failure);
+    last_failure = failure;
+    if (changes.ok()) {
+      for (const WatchedChange& change : *changes) Follow(change, ours);
+    }
+    lock.lock();
+    watch_.wait_for(lock, std::chrono::milliseconds(options_.look_every_ms), [this] { return stopping_; });
+  }
+}
+
+// A name that somebody else gave, or took over meanwhile, is left alone.
+void LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::string>& ours) {
+  const auto mine = ours.find(change.name);
+  const auto taken = registry_.FindOrNull(change.name);
+  const bool is_ours = taken != nullptr && mine != ours.end() && !taken->IsBase() &&
+                       taken->generation->info().digest == mine->second;
+  if (change.kind == WatchedChange::Kind::kGone) {
+    if (is_ours) {
+      const Status retired = Retire(change.name, mine->second);
+      if (!retired.ok()) Warn(change.directory + " is gone: " + retired.message());
+    }
+    if (mine != ours.end()) ours.erase(mine);
+    return;
+  }
+  if (taken != nullptr && !is_ours) return Warn(change.directory + ": the name is taken by another variant");
+  const auto registered =
+      RegisterFrom(Origin::kWatched, change.name, change.directory,
+                   {.root = change.directory,
+                    .parent = {},
+                    .replace = is_ours,
+                    .expected_generation = is_ours ? mine->second : std::string()});
+  if (!registered.ok()) return Warn(change.directory + ": " + registered.status().message());
+  ours[change.name] = (*registered)->generation->info().digest;
+}
+
+}  // namespace df

@@ -1,0 +1,447 @@
+#include "store/live_store.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <new>
+#include <numeric>
+#include <thread>
+
+#include "store/store_fixture.h"
+#include "testing/refusal.h"
+
+namespace df {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ExpectRefusal;
+using testing::StatusOf;
+using testing::ValueOrDie;
+
+// What holds loads back at their first weight until it is opened.
+class Gate {
+ public:
+  void Open() { open_.store(true); }
+  std::function<bool()> Probe() {
+    return [this] {
+      entered_.store(true);
+      while (!open_.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return false;
+    };
+  }
+  bool entered() const { return entered_.load(); }
+
+ private:
+  std::atomic<bool> open_{false}, entered_{false};
+};
+
+class LiveStoreTest : public StoreFixture {
+ protected:
+  std::unique_ptr<LiveStore> Make(LiveStoreOptions options = {}) {
+    options.warn = [this](const std::string& line) {
+      const std::scoped_lock lock(mutex_);
+      warnings_ += line + "\n";
+    };
+    options.look_every_ms = 5;
+    options.load_bytes_per_second = uint64_t{1} << 40;  // so that the probe is asked
+    return ValueOrDie(LiveStore::Create(base_, options));
+  }
+  std::string Warnings() {
+    const std::scoped_lock lock(mutex_);
+    return warnings_;
+  }
+  // For what other threads do within a moment.
+  static bool Eventually(const std::function<bool()>& holds) {
+    for (int i = 0; i < 5000; ++i) {
+      if (holds()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return false;
+  }
+  static LeaseAttempt Ask(const Variant& variant) { return variant.generation->TryLease(SteadyClock().NowUs()); }
+  static LeaseAttempt WaitFor(const Variant& variant) {
+    LeaseAttempt attempt;
+    Eventually([&] {
+      attempt = Ask(variant);
+      return attempt.granted() || !attempt.failure.ok();
+    });
+    return attempt;
+  }
+  static VariantStatus StatusFor(const LiveStore& store, const std::string& name) {
+    for (VariantStatus& status : store.Statuses()) {
+      if (status.variant->name == name) return std::move(status);
+    }
+    return {};
+  }
+  static uint64_t BytesOf(const std::string& name) {
+    return ValueOrDie(OpenVariant(*base_.weights, Path(name)))->info.resident_bytes;
+  }
+
+  std::mutex mutex_;
+  std::string warnings_;
+};
+
+TEST_F(LiveStoreTest, LoadsAVariantWhenItIsAskedForAndSaysSo) {
+  std::atomic<int> n_wakes{0};
+  const auto store = Make();
+  store->SetWaker([&] { ++n_wakes; });
+  const auto variant = ValueOrDie(store->Register("math", Path("delta"), {.root = "as given"}));
+  EXPECT_EQ(variant->root, "as given");
+  EXPECT_EQ(StatusFor(*store, "math").state, ResidencyState::kRegistered);
+  EXPECT_EQ(store->Stats().reserved_bytes, 0u);
+  variant->generation->CountRequest(SteadyClock().NowUs());
+  const LeaseAttempt attempt = WaitFor(*variant);
+  ASSERT_TRUE(attempt.granted());
+  EXPECT_EQ(attempt.lease.weights()->digest, variant->generation->info().digest);
+  EXPECT_TRUE(Eventually([&] { return n_wakes > 0; }));
+  const VariantStatus status = StatusFor(*store, "math");
+  EXPECT_EQ(status.state, ResidencyState::kResident);
+  EXPECT_EQ(status.n_leases, 1u);
+  EXPECT_EQ(status.bytes, attempt.lease.weights()->bytes);
+  EXPECT_GT(status.load_seconds, 0);
+  EXPECT_GT(status.requests_per_s, 0);
+  EXPECT_GT(status.last_used_unix, 0);
+  const StoreStats stats = store->Stats();
+  EXPECT_EQ(stats.resident_bytes, attempt.lease.weights()->bytes);
+  EXPECT_EQ(stats.loads, 1u);
+  EXPECT_EQ(std::accumulate(stats.load_times.counts.begin(), stats.load_times.counts.end(), uint64_t{0}), 1u);
+  EXPECT_EQ(stats.lookups, 1u);
+  EXPECT_EQ(stats.hits, 0u);
+  store->SetWaker({});
+}
+
+TEST_F(LiveStoreTest, AThousandWaitersAreOneLoad) {
+  const auto store = Make();
+  const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
+  std::vector<std::thread> threads;
+  std::atomic<int> n_granted{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 250; ++i) n_granted += WaitFor(*variant).granted() ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(n_granted, 1000);
+  EXPECT_EQ(store->Stats().loads, 1u);
+  EXPECT_EQ(StatusFor(*store, "math").n_leases, 0u);
+}
+
+TEST_F(LiveStoreTest, TwoNamesOfOneContentShareOneCopy) {
+  const auto store = Make();
+  CopyOf("delta", "copy");
+  const auto a = ValueOrDie(store->Register("a", Path("delta"), {.pinned = true}));
+  const auto b = ValueOrDie(store->Register("b", Path("copy"), {}));
+  EXPECT_EQ(a->generation, b->generation);
+  ASSERT_TRUE(WaitFor(*b).granted());
+  EXPECT_EQ(store->Stats().resident_bytes, a->generation->info().resident_bytes);
+  EXPECT_EQ(store->Stats().loads, 1u);
+  EXPECT_TRUE(StatusFor(*store, "a").pinned);
+  EXPECT_FALSE(StatusFor(*store, "b").pinned);
+  EXPECT_EQ(store->Evict("b", "").code(), StatusCode::kFailedPrecondition);  // a holds it
+  DF_EXPECT_OK(store->Retire("a", ""));
+  EXPECT_TRUE(Ask(*b).granted());
+  DF_EXPECT_OK(store->Evict("b", ""));
+}
+
+TEST_F(LiveStoreTest, AReplacedOneServesItsOwnRequestsToTheEndAndThenItsMemoryGoes) {
+  const auto store = Make();
+  const std::string at = CopyOf("delta", "replaced");
+  auto first = ValueOrDie(store->Register("math", at, {}));
+  LeaseAttempt running = WaitFor(*first);
+  ASSERT_TRUE(running.granted());
+  fs::remove_all(at);
+  CopyOf("delta2", "replaced");
+  const std::string digest = first->generation->info().digest;
+  const auto second = ValueOrDie(store->Register("math", at, {.replace = true, .expected_generation = digest}));
+  EXPECT_NE(second->generation->info().digest, digest);
+  EXPECT_EQ(store->FindOrNull("math"), second);
+  {
+    const LeaseAttempt on_second = WaitFor(*second);
+    ASSERT_TRUE(on_second.granted());
+    EXPECT_EQ(on_second.lease.weights()->digest, second->generation->info().digest);
+    EXPECT_EQ(running.lease.weights()->digest, digest);
+    LeaseAttempt queued = WaitFor(*first);  // one that was queued before
+    EXPECT_TRUE(queued.granted());
+  }
+  const uint64_t both = store->Stats().resident_bytes;
+  EXPECT_EQ(both, first->generation->info().resident_bytes + second->generation->info().resident_bytes);
+  const std::weak_ptr<const Generation> old = first->generation;
+  running.lease.End();
+  EXPECT_TRUE(Eventually([&] { return store->Stats().resident_bytes < both; }));
+  EXPECT_EQ(store->Stats().evictions.at("retired"), 1u);
+  ASSERT_TRUE(WaitFor(*first).granted());  // its files are still open
+  first.reset();
+  EXPECT_TRUE(Eventually([&] { return old.expired(); }));
+  EXPECT_TRUE(Eventually([&] { return store->Stats().resident_bytes == second->generation->info().resident_bytes; }));
+}
+
+TEST_F(LiveStoreTest, ChangesOnlyTheGenerationThatTheCallerMeant) {
+  const auto store = Make();
+  const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
+  EXPECT_EQ(StatusOf(store->Register("math", Path("delta2"), {})).code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(StatusOf(store->Register("math", Path("delta2"), {})).message().find("already loaded"), std::string::npos);
+  const std::string wrong(32, '0');
+  EXPECT_TRUE(IsGenerationMismatch(
+      StatusOf(store->Register("math", Path("delta2"), {.replace = true, .expected_generation = wrong}))));
+  for (const Status& status : {store->Retire("math", wrong), store->Pin("math", wrong), store->Unpin("math", wrong),
+                               store->Prefetch("math", wrong), store->Evict("math", wrong)}) {
+    EXPECT_TRUE(IsGenerationMismatch(status)) << status.message();
+  }
+  EXPECT_EQ(store->FindOrNull("math"), variant);
+  EXPECT_EQ(store->Retire("sql", "").code(), StatusCode::kNotFound);
+  EXPECT_EQ(store->Retire("tiny", "").code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(StatusOf(store->Register("tiny", Path("delta"), {.replace = true})).code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(LiveStoreTest, RefusesWhatCannotBeServedAndKeepsTheOthers) {
+  const auto store = Make({.budget_bytes = BytesOf("delta")});
+  const auto sound = ValueOrDie(store->Register("sound", Path("delta"), {}));
+  FlipLastBit(CopyOf("delta", "flipped") + "/delta_model.safetensors");
+  ExpectRefusal(store->Register("x", Path("foreign"), {}), StatusCode::kFailedPrecondition, {"\"x\"", "fingerprint"});
+  ExpectRefusal(store->Register("x", Path("flipped"), {}), StatusCode::kCorrupt, {"\"x\"", "digest"});
+  ExpectRefusal(store->Register("x", Path("absent"), {}), StatusCode::kNotFound, {"\"x\""});
+  ExpectRefusal(store->Register("x", Path("other"), {}), StatusCode::kFailedPrecondition, {"compress"});
+  ExpectRefusal(store->Register("x y", Path("delta"), {}), StatusCode::kInvalidArgument, {"name"});
+  ExpectRefusal(store->Register("x", Path("adapter"), {.parent = "nobody"}), StatusCode::kFailedPrecondition,
+                {"nobody"});
+  EXPECT_EQ(store->List().size(), 2u);
+  EXPECT_TRUE(WaitFor(*sound).granted());
+}
+
+TEST_F(LiveStoreTest, RefusesWhatCanNeverFit) {
+  const auto store = Make({.budget_bytes = BytesOf("delta") - 1});
+  ExpectRefusal(store->Register("math", Path("delta"), {}), StatusCode::kResourceExhausted,
+                {std::to_string(BytesOf("delta")), "variant-bytes"});
+  const auto adapter = ValueOrDie(store->Register("tone", Path("adapter"), {}));
+  EXPECT_TRUE(WaitFor(*adapter).granted());
+}
+
+TEST_F(LiveStoreTest, AFileChangedInPlaceFailsThatVariantAlone) {
+  const auto store = Make();
+  const std::string path = CopyOf("delta", "changed") + "/delta_model.safetensors";
+  const auto changed = ValueOrDie(store->Register("changed", Path("changed"), {}));
+  const auto sound = ValueOrDie(store->Register("sound", Path("delta2"), {}));
+  FlipLastBit(path);
+  const LeaseAttempt attempt = WaitFor(*changed);
+  ExpectRefusal(attempt.failure, StatusCode::kUnavailable, {kGenerationGone});
+  EXPECT_EQ(attempt.failure.message().find('/'), std::string::npos) << attempt.failure.message();
+  const VariantStatus status = StatusFor(*store, "changed");
+  EXPECT_EQ(status.state, ResidencyState::kFailed);
+  EXPECT_NE(status.failure.message().find("digest"), std::string::npos);
+  EXPECT_LE(status.retry_in_ms, 1000);
+  EXPECT_EQ(store->Stats().load_failures, 1u);
+  EXPECT_EQ(store->Stats().reserved_bytes, 0u);
+  EXPECT_TRUE(WaitFor(*sound).granted());
+  FlipLastBit(path);  // as it was: it comes back by itself
+  EXPECT_TRUE(Eventually([&] { return Ask(*changed).granted(); }));
+}
+
+TEST_F(LiveStoreTest, ATruncatedFileFailsThatVariantAlone) {
+  const auto store = Make();
+  const std::string path = CopyOf("delta", "cut") + "/delta_model.safetensors";
+  const auto cut = ValueOrDie(store->Register("cut", Path("cut"), {}));
+  fs::resize_file(path, 4096);
+  ExpectRefusal(WaitFor(*cut).failure, StatusCode::kUnavailable, {kGenerationGone});
+}
+
+TEST_F(LiveStoreTest, ALoadWithoutMemoryIsAFailureThatPasses) {
+  const auto store = Make();
+  store->SetBusyProbe([]() -> bool { throw std::bad_alloc(); });
+  const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
+  ExpectRefusal(WaitFor(*variant).failure, StatusCode::kUnavailable, {"memory"});
+  EXPECT_EQ(store->Stats().reserved_bytes, 0u);
+  store->SetBusyProbe({});
+  EXPECT_TRUE(Eventually([&] { return Ask(*variant).granted(); }));
+}
+
+TEST_F(LiveStoreTest, StaysWithinItsBudgetWhateverIsAskedFor) {
+  const uint64_t budget = BytesOf("delta") + BytesOf("adapter");
+  const auto store = Make({.budget_bytes = budget});
+  std::vector<std::shared_ptr<const Variant>> variants;
+  for (const std::string name : {"delta", "delta2", "adapter"}) {
+    variants.push_back(ValueOrDie(store->Register(name, Path(name), {})));
+  }
+  std::atomic<bool> stop{false};
+  std::thread sampler([&] {
+    while (!stop) {
+      const StoreStats stats = store->Stats();
+      EXPECT_LE(stats.reserved_bytes, budget);
+      EXPECT_LE(stats.resident_bytes, stats.reserved_bytes);
+    }
+  });
+  for (int i = 0; i < 30; ++i) {
+    const LeaseAttempt attempt = WaitFor(*variants[static_cast<size_t>(i) % 3]);
+    EXPECT_TRUE(attempt.granted());
+  }
+  stop = true;
+  sampler.join();
+  EXPECT_GT(store->Stats().evictions.at("budget"), 5u);
+}
+
+TEST_F(LiveStoreTest, RetiringWhileItLoadsLeavesNothingBehind) {
+  Gate gate;
+  const auto store = Make();
+  store->SetBusyProbe(gate.Probe());
+  auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
+  EXPECT_FALSE(Ask(*variant).granted());
+  ASSERT_TRUE(Eventually([&] { return gate.entered(); }));
+  EXPECT_EQ(StatusFor(*store, "math").state, ResidencyState::kLoading);
+  DF_EXPECT_OK(store->Retire("math", ""));
+  variant.reset();
+  EXPECT_GT(store->Stats().reserved_bytes, 0u);
+  gate.Open();
+  EXPECT_TRUE(Eventually([&] { return store->Stats().reserved_bytes == 0; }));
+  EXPECT_TRUE(store->Statuses().empty());
+}
+
+TEST_F(LiveStoreTest, EndsWhileALoadIsUnderWayAndGenerationsLive) {
+  Gate gate;
+  auto store = Make();
+  store->SetBusyProbe(gate.Probe());
+  const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
+  EXPECT_FALSE(Ask(*variant).granted());
+  ASSERT_TRUE(Eventually([&] { return gate.entered(); }));
+  gate.Open();
+  store.reset();
+  const LeaseAttempt attempt = Ask(*variant);
+  EXPECT_TRUE(attempt.granted() || !attempt.failure.ok());
+}
+
+TEST_F(LiveStoreTest, APinnedOneIsLoadedByItselfAndStays) {
+  const auto store = Make({.budget_bytes = BytesOf("delta") + BytesOf("adapter")});
+  ValueOrDie(store->Register("pinned", Path("delta"), {.pinned = true}));
+  EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
+  const auto other = ValueOrDie(store->Register("tone", Path("adapter"), {}));
+  EXPECT_TRUE(WaitFor(*other).granted());
+  ExpectRefusal(store->Register("big", Path("delta2"), {}), StatusCode::kResourceExhausted, {"pinned"});
+  EXPECT_EQ(store->Evict("pinned", "").code(), StatusCode::kFailedPrecondition);
+  DF_EXPECT_OK(store->Unpin("pinned", ""));
+  const auto big = ValueOrDie(store->Register("big", Path("delta2"), {}));
+  EXPECT_TRUE(WaitFor(*big).granted());
+  EXPECT_EQ(StatusFor(*store, "pinned").state, ResidencyState::kRegistered);
+  EXPECT_EQ(store->Pin("tone", "").code(), StatusCode::kOk);
+  EXPECT_EQ(store->Pin("pinned", "").code(), StatusCode::kOk);
+  EXPECT_EQ(store->Pin("big", "").code(), StatusCode::kResourceExhausted);
+  EXPECT_FALSE(StatusFor(*store, "big").pinned);
+  EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
+}
+
+TEST_F(LiveStoreTest, PrefetchesAndEvictsOnRequest) {
+  const auto store = Make();
+  const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
+  DF_EXPECT_OK(store->Prefetch("math", ""));
+  ASSERT_TRUE(Eventually([&] { return StatusFor(*store, "math").state == ResidencyState::kResident; }));
+  {
+    const LeaseAttempt attempt = Ask(*variant);
+    EXPECT_TRUE(attempt.granted());
+    EXPECT_EQ(store->Evict("math", "").code(), StatusCode::kFailedPrecondition);
+  }
+  DF_EXPECT_OK(store->Evict("math", ""));
+  EXPECT_TRUE(Eventually([&] { return store->Stats().reserved_bytes == 0; }));
+  EXPECT_EQ(store->Stats().evictions.at("operator"), 1u);
+}
+
+TEST_F(LiveStoreTest, BringsRuntimeRegistrationsBackAfterARestart) {
+  const LiveStoreOptions options = {.state_file = Path("state-" + std::to_string(getpid()))};
+  const std::string vanishing = CopyOf("adapter", "vanishing");
+  {
+    const auto store = Make(options);
+    DF_EXPECT_OK(store->AddGiven({{"given", Path("delta2")}}, {}));
+    ValueOrDie(store->Register("math", Path("delta"), {.root = "as given", .pinned = true}));
+    ValueOrDie(store->Register("tone", vanishing, {}));
+    ValueOrDie(store->Register("gone", Path("adapter"), {}));
+    DF_EXPECT_OK(store->Retire("gone", ""));
+    DF_EXPECT_OK(store->Pin("given", ""));
+  }
+  fs::rename(vanishing, vanishing + "-moved");
+  {
+    const auto store = Make(options);
+    DF_EXPECT_OK(store->AddGiven({{"given", Path("delta2")}}, {}));
+    store->RestoreAndWatch();
+    EXPECT_EQ(store->FindOrNull("math")->root, "as given");
+    EXPECT_TRUE(StatusFor(*store, "math").pinned);
+    EXPECT_TRUE(StatusFor(*store, "given").pinned);
+    EXPECT_EQ(store->FindOrNull("tone"), nullptr);
+    EXPECT_EQ(store->FindOrNull("gone"), nullptr);
+    EXPECT_NE(Warnings().find("tone"), std::string::npos);
+  }
+  fs::rename(vanishing + "-moved", vanishing);
+  {
+    const auto store = Make(options);
+    store->RestoreAndWatch();
+    EXPECT_NE(store->FindOrNull("tone"), nullptr);
+  }
+  fs::remove_all(vanishing);
+  {
+    const auto store = Make(options);
+    store->RestoreAndWatch();
+    DF_EXPECT_OK(store->Retire("tone", ""));  // gives up one that could not be restored
+    EXPECT_EQ(store->Retire("tone", "").code(), StatusCode::kNotFound);
+  }
+}
+
+TEST_F(LiveStoreTest, FollowsAWatchedDirectory) {
+  const std::string watched = Path("watched");
+  fs::create_directories(watched);
+  const auto store = Make({.variant_dir = watched});
+  DF_EXPECT_OK(store->AddGiven({{"given", Path("delta")}}, {}));
+  store->RestoreAndWatch();
+  CopyOf("adapter", "watched/tone");
+  ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") != nullptr; }));
+  const auto first = store->FindOrNull("tone");
+  fs::rename(watched + "/tone", Path("old-tone"));
+  fs::rename(CopyOf("delta2", "next-tone"), watched + "/tone");
+  EXPECT_TRUE(Eventually([&] {
+    const auto now = store->FindOrNull("tone");
+    return now != nullptr && now->generation != first->generation;
+  }));
+  CopyOf("delta2", "watched/given");
+  EXPECT_TRUE(Eventually([&] { return Warnings().find("taken") != std::string::npos; }));
+  EXPECT_NE(store->FindOrNull("given")->generation, store->FindOrNull("tone")->generation);
+  fs::remove_all(watched + "/tone");
+  EXPECT_TRUE(Eventually([&] { return store->FindOrNull("tone") == nullptr; }));
+  FlipLastBit(CopyOf("delta", "spoilt") + "/delta_model.safetensors");
+  fs::rename(Path("spoilt"), watched + "/spoilt");
+  EXPECT_TRUE(Eventually([&] { return Warnings().find("digest") != std::string::npos; }));
+  EXPECT_EQ(store->List().size(), 2u);
+}
+
+TEST_F(LiveStoreTest, LoadsWhatTheCommandLineGivesBeforeItServes) {
+  const auto store = Make();
+  DF_EXPECT_OK(store->AddGiven({{"a", Path("delta")}, {"b", Path("adapter")}, {"c", Path("delta")}}, {"b"}));
+  for (const VariantStatus& status : store->Statuses()) EXPECT_EQ(status.state, ResidencyState::kResident);
+  EXPECT_EQ(store->Stats().loads, 2u);
+  EXPECT_TRUE(store->Ready());
+  EXPECT_TRUE(StatusFor(*store, "b").pinned);
+}
+
+TEST_F(LiveStoreTest, RaisesAnUnsetBudgetForWhatTheCommandLineGives) {
+  const uint64_t sum = BytesOf("delta") + BytesOf("delta2");
+  const std::vector<GivenVariant> given = {{"a", Path("delta")}, {"b", Path("delta2")}};
+  const auto raised = Make({.budget_bytes = 1, .raised_bytes = 10 * sum});
+  DF_EXPECT_OK(raised->AddGiven(given, {}));
+  EXPECT_EQ(raised->Stats().budget_bytes, sum);
+  EXPECT_EQ(raised->Stats().resident_bytes, sum);
+  const auto tight = Make({.budget_bytes = sum - 1});
+  DF_EXPECT_OK(tight->AddGiven(given, {}));
+  EXPECT_EQ(tight->Stats().loads, 1u);
+  EXPECT_TRUE(WaitFor(*tight->FindOrNull("b")).granted());
+  const auto tiny = Make({.budget_bytes = 1});
+  ExpectRefusal(tiny->AddGiven(given, {}), StatusCode::kResourceExhausted, {"\"a\"", "variant-bytes"});
+}
+
+TEST_F(LiveStoreTest, FailsTheStartWithTheNameOfWhatIsBroken) {
+  FlipLastBit(CopyOf("delta", "flipped") + "/delta_model.safetensors");
+  const std::vector<GivenVariant> given = {{"sound", Path("delta2")}, {"broken", Path("flipped")}};
+  ExpectRefusal(Make()->AddGiven(given, {}), StatusCode::kCorrupt, {"\"broken\"", "digest"});
+  ExpectRefusal(Make({.budget_bytes = BytesOf("delta2")})->AddGiven(given, {}), StatusCode::kCorrupt,
+                {"\"broken\"", "digest"});  // though it is not loaded
+  ExpectRefusal(Make()->AddGiven({{"a", Path("delta")}, {"a", Path("delta2")}}, {}), StatusCode::kFailedPrecondition,
+                {"\"a\"", "already"});
+  ExpectRefusal(Make()->AddGiven({{"a", Path("delta")}}, {"b"}), StatusCode::kNotFound, {"\"b\""});
+}
+
+}  // namespace
+}  // namespace df

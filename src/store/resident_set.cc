@@ -1,0 +1,330 @@
+#include "store/resident_set.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/heap.h"
+#include "base/quiet_thread.h"
+
+namespace df {
+namespace {
+
+// What a client may read: the operator's words, with files in them, are in the variant's status.
+Status PublicFailure(const Status& cause) {
+  std::string why;
+  if (cause.message().starts_with(kGenerationGone)) {
+    why = std::string(kGenerationGone) + ": its files were changed in place";
+  } else if (cause.code() == StatusCode::kResourceExhausted) {
+    why = "there is not enough memory for it";
+  } else if (cause.code() == StatusCode::kCancelled || cause.code() == StatusCode::kUnavailable) {
+    why = "it is not ready";
+  } else {
+    why = "its files cannot be read";
+  }
+  return Unavailable("this variant cannot be loaded now: " + why);
+}
+
+// How often the dropper looks without being told: a fraction of the patience while somebody waits, else for idle ones.
+constexpr auto kBusyTick = std::chrono::milliseconds(250);
+constexpr auto kIdleTick = std::chrono::seconds(1);
+
+}  // namespace
+
+StoredGeneration::~StoredGeneration() { set_->Forget(id_, source_->info.digest); }
+LeaseAttempt StoredGeneration::TryLease(int64_t now_us) const { return set_->TryLease(id_, now_us); }
+void StoredGeneration::CountRequest(int64_t now_us) const { set_->CountRequest(id_, now_us); }
+
+std::shared_ptr<ResidentSet> ResidentSet::Create(std::shared_ptr<const BaseWeights> base, ResidentSetOptions options) {
+  const size_t n_loaders = options.cache.max_loads;
+  std::shared_ptr<ResidentSet> set(new ResidentSet(std::move(base), std::move(options)));
+  set->StartThreads(n_loaders);
+  return set;
+}
+
+ResidentSet::ResidentSet(std::shared_ptr<const BaseWeights> base, ResidentSetOptions options)
+    : base_(std::move(base)),
+      clock_(options.clock ? std::move(options.clock) : std::make_shared<const SteadyClock>()),
+      keeps_pace_(options.load_bytes_per_second != 0),
+      cache_(options.cache),
+      bucket_(options.load_bytes_per_second) {}
+
+ResidentSet::~ResidentSet() { DF_CHECK(threads_.empty()); }
+
+void ResidentSet::StartThreads(size_t n_loaders) {
+  for (size_t i = 0; i < n_loaders; ++i) threads_.push_back(StartQuietThread([this] { LoadLoop(); }));
+  threads_.push_back(StartQuietThread([this] { DropLoop(); }));
+}
+
+void ResidentSet::Stop() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  {
+    const std::scoped_lock lock(pace_mutex_);
+    pace_stopping_ = true;
+  }
+  pace_.notify_all();
+  WakeAll();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void ResidentSet::WakeAll() {
+  loaders_.notify_all();
+  dropper_.notify_all();
+  waiters_.notify_all();
+}
+
+void ResidentSet::RaiseBudget(uint64_t budget_bytes) {
+  const std::scoped_lock lock(mutex_);
+  cache_.RaiseBudget(budget_bytes);
+}
+
+Result<StoredGenerationRef> ResidentSet::Adopt(std::shared_ptr<const VariantSource> source) {
+  StoredGenerationRef generation;  // outlives the lock: its end takes it
+  const std::scoped_lock lock(mutex_);
+  auto& known = by_digest_[source->info.digest];
+  generation = known.lock();
+  if (generation != nullptr) {
+    cache_.Revive(generation->id());
+    return generation;
+  }
+  const auto* parent = static_cast<const StoredGeneration*>(source->parent.get());
+  const CacheContent content = {.bytes = source->info.resident_bytes,
+                                .parent = parent == nullptr ? kNoCacheId : parent->id()};
+  DF_RETURN_IF_ERROR(cache_.CheckFits(content));
+  const CacheId id = cache_.Add(content);
+  generation = std::make_shared<const StoredGeneration>(shared_from_this(), id, std::move(source));
+  slots_[id].generation = known = generation;
+  return generation;
+}
+
+void ResidentSet::Retire(const StoredGeneration& generation) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.Retire(generation.id());
+  }
+  WakeAll();
+}
+
+void ResidentSet::Forget(CacheId id, const std::string& digest) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.Forget(id);
+    if (!cache_.Knows(id)) slots_.erase(id);
+    const auto known = by_digest_.find(digest);
+    if (known != by_digest_.end() && known->second.expired()) by_digest_.erase(known);
+  }
+  dropper_.notify_all();
+}
+
+Status ResidentSet::SetPinned(const StoredGeneration& generation, bool pinned) {
+  Status set;
+  {
+    const std::scoped_lock lock(mutex_);
+    set = cache_.SetPinned(generation.id(), pinned, clock_->NowUs());
+  }
+  WakeAll();
+  return set;
+}
+
+void ResidentSet::Prefetch(const StoredGeneration& generation) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.Prefetch(generation.id(), clock_->NowUs());
+  }
+  WakeAll();
+}
+
+Status ResidentSet::Evict(const StoredGeneration& generation) {
+  Status evicted;
+  {
+    const std::scoped_lock lock(mutex_);
+    evicted = cache_.Evict(generation.id(), clock_->NowUs());
+  }
+  dropper_.notify_all();
+  return evicted;
+}
+
+Status ResidentSet::LoadBlocking(const StoredGeneration& generation) {
+  std::unique_lock lock(mutex_);
+  const CacheId id = generation.id();
+  DF_RETURN_IF_ERROR(cache_.CheckFits(id));
+  cache_.Prefetch(id, clock_->NowUs());
+  WakeAll();
+  for (;;) {
+    const CacheEntryView view = cache_.View(id, clock_->NowUs());
+    if (view.state == ResidencyState::kResident) return Status::Ok();
+    if (stopping_) return Unavailable("the store is shutting down");
+    if (view.state != ResidencyState::kLoading && !view.queued) {
+      return view.failure.ok() ? Unavailable("it was evicted before it could be used") : view.failure;
+    }
+    waiters_.wait(lock);
+  }
+}
+
+LeaseAttempt ResidentSet::TryLease(CacheId id, int64_t now_us) {
+  LeaseAttempt attempt;
+  {
+    const std::scoped_lock lock(mutex_);
+    CacheGrant grant = cache_.TryLease(id, now_us);
+    if (grant.granted) {
+      attempt.lease = {slots_.at(id).weights, [set = shared_from_this(), id] { set->EndLease(id); }};
+      return attempt;
+    }
+    if (!grant.failure.ok()) {
+      attempt.failure = PublicFailure(grant.failure);
+      return attempt;
+    }
+    if (stopping_) attempt.failure = Unavailable("shutting down");
+  }
+  loaders_.notify_one();
+  dropper_.notify_one();
+  return attempt;
+}
+
+void ResidentSet::EndLease(CacheId id) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.EndLease(id, clock_->NowUs());
+  }
+  dropper_.notify_one();
+}
+
+void ResidentSet::CountRequest(CacheId id, int64_t now_us) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.CountRequest(id, now_us);
+  }
+  loaders_.notify_one();
+  dropper_.notify_one();
+}
+
+CacheEntryView ResidentSet::View(const StoredGeneration& generation) const {
+  const std::scoped_lock lock(mutex_);
+  return cache_.View(generation.id(), clock_->NowUs());
+}
+
+ResidentSet::Picture ResidentSet::PictureOf(const std::vector<const StoredGeneration*>& generations) const {
+  Picture picture;
+  const std::scoped_lock lock(mutex_);
+  picture.now_us = clock_->NowUs();
+  picture.auto_pinned = cache_.AutoPinned(picture.now_us);
+  for (const StoredGeneration* generation : generations) {
+    picture.views.push_back(cache_.View(generation->id(), picture.now_us));
+  }
+  return picture;
+}
+
+ResidentSet::Totals ResidentSet::Sums() const {
+  const std::scoped_lock lock(mutex_);
+  return {.stats = cache_.stats(),
+          .budget_bytes = cache_.budget_bytes(),
+          .reserved_bytes = cache_.reserved_bytes(),
+          .resident_bytes = cache_.resident_bytes()};
+}
+
+void ResidentSet::SetWaker(std::function<void()> wake) {
+  const std::scoped_lock lock(wake_mutex_);
+  wake_ = std::move(wake);
+}
+
+void ResidentSet::SetBusyProbe(std::function<bool()> is_busy) {
+  const std::scoped_lock lock(pace_mutex_);
+  is_busy_ = std::move(is_busy);
+}
+
+void ResidentSet::Wake() {
+  const std::scoped_lock lock(wake_mutex_);
+  if (wake_) wake_();
+}
+
+// Sleeps as long as the rate asks for. The probe runs under the lock: whoever takes it away knows that it has ended.
+Status ResidentSet::Pace(size_t bytes) {
+  std::unique_lock lock(pace_mutex_);
+  if (keeps_pace_ && (!is_busy_ || is_busy_())) {
+    const int64_t delay_us = bucket_.Spend(bytes, clock_->NowUs());
+    pace_.wait_for(lock, std::chrono::microseconds(delay_us), [this] { return pace_stopping_; });
+  }
+  return pace_stopping_ ? Cancelled("the store is shutting down") : Status::Ok();
+}
+
+void ResidentSet::LoadLoop() {
+  KernelContext context(1);
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const std::optional<CacheId> id = cache_.NextLoad(clock_->NowUs());
+    if (id) {
+      LoadOne(context, *id, lock);
+    } else {
+      loaders_.wait_for(lock, kIdleTick);  // a pin whose load failed is tried again without anybody's asking
+    }
+  }
+}
+
+void ResidentSet::LoadOne(KernelContext& context, CacheId id, std::unique_lock<std::mutex>& lock) {
+  const Slot& slot = slots_.at(id);
+  StoredGenerationRef generation = slot.generation.lock();
+  PackOptions options = {.parent = nullptr, .first_reading = !slot.was_read, .progress = {}};
+  if (generation != nullptr && generation->source().verified) options.first_reading = false;
+  if (generation != nullptr && generation->source().parent != nullptr) {
+    options.parent = slots_.at(static_cast<const StoredGeneration&>(*generation->source().parent).id()).weights;
+  }
+  lock.unlock();
+  options.progress = [this](size_t bytes) { return Pace(bytes); };
+  Result<std::shared_ptr<const VariantWeights>> weights = Cancelled("nobody refers to it any more");
+  if (generation != nullptr) weights = PackVariant(context, *base_, generation->source(), options);
+  generation.reset();  // its end takes the lock
+  options.parent.reset();
+  lock.lock();
+  if (weights.ok()) {
+    Slot& loaded = slots_.at(id);
+    loaded.was_read = true;
+    cache_.LoadDone(id, (*weights)->bytes, clock_->NowUs());
+    loaded.weights = *std::move(weights);
+  } else {
+    cache_.LoadFailed(id, weights.status(), clock_->NowUs());
+    if (!cache_.Knows(id)) slots_.erase(id);
+  }
+  WakeAll();
+  lock.unlock();
+  Wake();
+  lock.lock();
+}
+
+void ResidentSet::DropLoop() {
+  std::unique_lock lock(mutex_);
+  bool has_dropped = false;
+  while (!stopping_) {
+    const bool is_wanted = cache_.AnyWanted(clock_->NowUs());
+    if (const std::optional<CacheId> id = cache_.NextDrop(clock_->NowUs())) {
+      std::shared_ptr<const VariantWeights> weights = std::move(slots_.at(*id).weights);
+      lock.unlock();
+      weights.reset();
+      lock.lock();
+      cache_.Dropped(*id, clock_->NowUs());
+      if (!cache_.Knows(*id)) slots_.erase(*id);
+      loaders_.notify_all();
+      waiters_.notify_all();
+      has_dropped = true;
+      continue;
+    }
+    if (has_dropped) {
+      lock.unlock();
+      ReturnFreeMemory();  // small parts leave holes in the heaps
+      lock.lock();
+      has_dropped = false;
+      continue;
+    }
+    const bool timed_out =
+        dropper_.wait_for(lock, is_wanted ? kBusyTick : kIdleTick) == std::cv_status::timeout;
+    if (!timed_out || !cache_.AnyWanted(clock_->NowUs())) continue;
+    // Whoever still waits asks again; whoever does not is forgotten.
+    lock.unlock();
+    Wake();
+    lock.lock();
+  }
+}
+
+}  // namespace df

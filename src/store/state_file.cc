@@ -1,0 +1,185 @@
+#include "store/state_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
+
+#include "base/atomic_file.h"
+#include "base/json.h"
+
+namespace df {
+namespace {
+
+constexpr int64_t kVersion = 1;
+constexpr size_t kMaxBytes = size_t{64} << 20;  // a line has some hundred bytes: a hundred thousand changes
+// Rewritten when it has grown to twice its shortest form and by more than this: rare, and bounded.
+constexpr uint64_t kSlackBytes = uint64_t{1} << 20;
+
+std::string Line(const Json& json) { return DumpJson(json) + "\n"; }
+
+std::string HeaderLine() { return Line({{"deltafold_state", kVersion}}); }
+
+std::string RegisterLine(const std::string& name, const StoredRegistration& at) {
+  return Line({{"op", "register"}, {"name", name}, {"directory", at.directory}, {"root", at.root},
+               {"parent", at.parent}});
+}
+
+std::string PinLine(const std::string& name, bool pinned) {
+  return Line({{"op", pinned ? "pin" : "unpin"}, {"name", name}});
+}
+
+Status Apply(const Json& json, StoredState& state) {
+  if (!json.is_object()) return Corrupt("not an object");
+  DF_ASSIGN_OR_RETURN(const std::string op, JsonString(json, "op"));
+  DF_ASSIGN_OR_RETURN(const std::string name, JsonString(json, "name"));
+  if (op == "register") {
+    StoredRegistration at;
+    DF_ASSIGN_OR_RETURN(at.directory, JsonString(json, "directory"));
+    DF_ASSIGN_OR_RETURN(at.root, JsonStringOr(json, "root", at.directory));
+    DF_ASSIGN_OR_RETURN(at.parent, JsonStringOr(json, "parent", ""));
+    state.registrations[name] = std::move(at);
+  } else if (op == "retire") {
+    state.registrations.erase(name);
+    state.pins.erase(name);
+  } else if (op == "pin" || op == "unpin") {
+    state.pins[name] = op == "pin";
+  } else {
+    return Corrupt("unknown op \"" + op + "\"");
+  }
+  return Status::Ok();
+}
+
+// Whether the first line is there and of our version. A file cut inside it holds nothing yet.
+Result<bool> ReadHeader(std::string_view line) {
+  const Result<Json> header = ParseJson(line);
+  if (!header.ok() || !header->is_object()) return false;
+  const Result<int64_t> version = JsonInt(*header, "deltafold_state", {.min = 1});
+  if (!version.ok()) return false;
+  if (*version == kVersion) return true;
+  return Unsupported("a state file of version " + std::to_string(*version) + ", this program reads version " +
+                     std::to_string(kVersion));
+}
+
+// Whether the open file is still the one of that name.
+bool IsAt(int fd, const std::string& path) {
+  struct stat open_file = {}, named = {};
+  return fstat(fd, &open_file) == 0 && stat(path.c_str(), &named) == 0 && open_file.st_ino == named.st_ino &&
+         open_file.st_dev == named.st_dev;
+}
+
+Status ReadLines(std::string_view text, StoredState& state, std::vector<std::string>& warnings) {
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    const bool is_cut = end == std::string_view::npos;
+    text = is_cut ? std::string_view() : text.substr(end + 1);
+    if (number == 1) {
+      DF_ASSIGN_OR_RETURN(const bool is_ours, ReadHeader(line));
+      if (is_ours && !is_cut) continue;
+      if (!is_cut) return FailedPrecondition("it is no state file of deltafold: give another name or move it away");
+    }
+    if (is_cut) {  // never acknowledged: that happens after the line with its end is on disk
+      warnings.push_back("line " + std::to_string(number) + " is cut short and left out");
+      return Status::Ok();
+    }
+    const Result<Json> json = ParseJson(line);
+    const Status applied = json.ok() ? Apply(*json, state) : json.status();
+    if (!applied.ok()) warnings.push_back("line " + std::to_string(number) + " is left out: " + applied.message());
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std::vector<std::string>& warnings) {
+  std::unique_ptr<StateFile> file(new StateFile(path));
+  // Locked before it is read: two servers must not both take it for theirs.
+  file->fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+  if (file->fd_ < 0) return IoError("cannot open " + path, errno);
+  if (flock(file->fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return IoError("cannot lock " + path, errno);
+    return FailedPrecondition(path + " is in use by another process: give each server its own state file");
+  }
+  if (!IsAt(file->fd_, path)) return Unavailable(path + " was replaced while it was opened: try again");
+  DF_ASSIGN_OR_RETURN(const std::string content, ReadFileBounded(path, kMaxBytes));
+  const Status read = ReadLines(content, file->state_, warnings);
+  if (!read.ok()) return read.Annotate(path);
+  for (std::string& warning : warnings) warning = path + ": " + warning;
+  DF_RETURN_IF_ERROR(file->Rewrite());
+  return file;
+}
+
+StateFile::~StateFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Status StateFile::Rewrite() {
+  std::string content = HeaderLine();
+  for (const auto& [name, at] : state_.registrations) content += RegisterLine(name, at);
+  for (const auto& [name, pinned] : state_.pins) content += PinLine(name, pinned);
+  DF_RETURN_IF_ERROR(WriteFileAtomically(path_, content));
+  const int fd = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return IoError("cannot open " + path_, errno);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    close(fd);
+    return error == EWOULDBLOCK ? FailedPrecondition(path_ + " is in use by another process")
+                                : IoError("cannot lock " + path_, error);
+  }
+  if (fd_ >= 0) close(fd_);
+  fd_ = fd;
+  size_bytes_ = compact_bytes_ = content.size();
+  return Status::Ok();
+}
+
+Status StateFile::Append(const std::string& line) {
+  DF_RETURN_IF_ERROR(broken_);
+  const ssize_t written = pwrite(fd_, line.data(), line.size(), static_cast<off_t>(size_bytes_));
+  int error = written < 0 ? errno : ENOSPC;
+  if (written == static_cast<ssize_t>(line.size())) {
+    if (fdatasync(fd_) == 0) {
+      size_bytes_ += line.size();
+      return Status::Ok();
+    }
+    error = errno;
+  }
+  Status failure = IoError("cannot write the state file " + path_, error);
+  // What is half there must not run into the next line, nor come back after a restart.
+  if (ftruncate(fd_, static_cast<off_t>(size_bytes_)) != 0 || fdatasync(fd_) != 0) broken_ = failure;
+  return failure;
+}
+
+void StateFile::CompactWhenLong() {
+  if (size_bytes_ < 2 * compact_bytes_ + kSlackBytes) return;
+  const Status rewritten = Rewrite();
+  if (!rewritten.ok()) compact_bytes_ = size_bytes_;  // the lines are on disk all the same: try again much later
+}
+
+Status StateFile::Register(const std::string& name, const StoredRegistration& registration) {
+  DF_RETURN_IF_ERROR(Append(RegisterLine(name, registration)));
+  state_.registrations[name] = registration;
+  CompactWhenLong();
+  return Status::Ok();
+}
+
+Status StateFile::Retire(const std::string& name) {
+  if (!state_.registrations.contains(name) && !state_.pins.contains(name)) return Status::Ok();
+  DF_RETURN_IF_ERROR(Append(Line({{"op", "retire"}, {"name", name}})));
+  state_.registrations.erase(name);
+  state_.pins.erase(name);
+  CompactWhenLong();
+  return Status::Ok();
+}
+
+Status StateFile::SetPinned(const std::string& name, bool pinned) {
+  DF_RETURN_IF_ERROR(Append(PinLine(name, pinned)));
+  state_.pins[name] = pinned;
+  CompactWhenLong();
+  return Status::Ok();
+}
+
+}  // namespace df

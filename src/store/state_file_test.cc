@@ -1,0 +1,116 @@
+#include "store/state_file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/atomic_file.h"
+#include "testing/tiny_family.h"
+
+namespace df {
+namespace {
+
+using testing::StatusOf;
+using testing::ValueOrDie;
+
+class StateFileTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<StateFile> Open() {
+    warnings_.clear();
+    return ValueOrDie(StateFile::Open(path_, warnings_));
+  }
+  std::string Content() { return ValueOrDie(ReadFileBounded(path_, size_t{1} << 30)); }
+  void Write(const std::string& content) { std::ofstream(path_, std::ios::binary) << content; }
+
+  testing::TemporaryDirectory directory_{"deltafold-state-file-test"};
+  const std::string path_ = directory_ / "state";
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(StateFileTest, BringsBackWhatWasRegisteredRetiredAndPinned) {
+  {
+    const auto file = Open();
+    EXPECT_TRUE(file->state().registrations.empty());
+    DF_EXPECT_OK(file->Register("math", {.directory = "/deltas/math", .root = "math", .parent = ""}));
+    DF_EXPECT_OK(file->Register("sql", {.directory = "/deltas/sql-1", .root = "sql", .parent = "math"}));
+    DF_EXPECT_OK(file->Register("sql", {.directory = "/deltas/\"sql\"\n2", .root = "sql", .parent = "math"}));
+    DF_EXPECT_OK(file->Register("gone", {.directory = "/deltas/gone", .root = "gone", .parent = ""}));
+    DF_EXPECT_OK(file->SetPinned("gone", true));
+    DF_EXPECT_OK(file->SetPinned("math", true));
+    DF_EXPECT_OK(file->SetPinned("given", false));
+    DF_EXPECT_OK(file->Retire("gone"));
+    DF_EXPECT_OK(file->Retire("never there"));
+  }
+  for (int i = 0; i < 2; ++i) {  // the second time from the rewritten file
+    const auto file = Open();
+    EXPECT_TRUE(warnings_.empty());
+    const StoredState& state = file->state();
+    ASSERT_EQ(state.registrations.size(), 2u);
+    EXPECT_EQ(state.registrations.at("sql").directory, "/deltas/\"sql\"\n2");
+    EXPECT_EQ(state.registrations.at("sql").parent, "math");
+    EXPECT_EQ(state.pins, (std::map<std::string, bool>{{"math", true}, {"given", false}}));
+  }
+}
+
+// A process killed at any moment: every line that was whole comes back, the one cut short does not.
+TEST_F(StateFileTest, LosesNothingAcknowledgedWhereverItIsCut) {
+  std::vector<size_t> sizes;
+  {
+    const auto file = Open();
+    sizes.push_back(Content().size());
+    for (int i = 0; i < 2; ++i) {
+      DF_EXPECT_OK(file->Register("v" + std::to_string(i), {.directory = "/d", .root = "r", .parent = ""}));
+      sizes.push_back(Content().size());
+    }
+  }
+  const std::string whole = Content();
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    Write(whole.substr(0, size));
+    size_t acknowledged = 0;
+    while (acknowledged + 1 < sizes.size() && sizes[acknowledged + 1] <= size) ++acknowledged;
+    {
+      const auto file = Open();
+      ASSERT_EQ(file->state().registrations.size(), acknowledged) << size;
+      EXPECT_EQ(warnings_.empty(), size == 0 || std::ranges::find(sizes, size) != sizes.end()) << size;
+      if (size % 8 != 0) continue;
+      DF_EXPECT_OK(file->Register("later", {.directory = "/d", .root = "r", .parent = ""}));
+    }
+    ASSERT_EQ(Open()->state().registrations.size(), acknowledged + 1) << size;
+    EXPECT_TRUE(warnings_.empty());
+  }
+}
+
+TEST_F(StateFileTest, LeavesOutLinesThatAreDamagedAndSaysWhich) {
+  Write("{\"deltafold_state\":1}\n{\"op\":\"register\",\"name\":\"a\",\"directory\":\"/a\"}\nnoise\n"
+        "{\"op\":\"dance\",\"name\":\"b\"}\n[1]\n{\"op\":\"pin\"}\n{\"op\":\"pin\",\"name\":\"a\"}\n");
+  const auto file = Open();
+  EXPECT_EQ(file->state().registrations.size(), 1u);
+  EXPECT_TRUE(file->state().pins.at("a"));
+  ASSERT_EQ(warnings_.size(), 4u);
+  EXPECT_NE(warnings_[0].find(path_ + ": line 3"), std::string::npos) << warnings_[0];
+}
+
+TEST_F(StateFileTest, RefusesWhatIsNotItsOwn) {
+  Write("somebody's notes\n");
+  EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Content(), "somebody's notes\n");
+  Write("{\"deltafold_state\":2}\n");
+  EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(StatusOf(StateFile::Open(directory_ / "absent/state", warnings_)).code(), StatusCode::kIo);
+}
+
+TEST_F(StateFileTest, BelongsToOneProcessAtATime) {
+  const auto file = Open();
+  EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StateFileTest, StaysShortHoweverOftenThingsChange) {
+  const auto file = Open();
+  const std::string root(50'000, 'r');
+  for (int i = 0; i < 80; ++i) DF_EXPECT_OK(file->Register("v", {.directory = "/d", .root = root, .parent = ""}));
+  EXPECT_LT(Content().size(), size_t{2} << 20);
+}
+
+}  // namespace
+}  // namespace df
