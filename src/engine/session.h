@@ -30,6 +30,7 @@ struct TextRequest {
   std::vector<std::string> stop;  // stop strings
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
+  std::string cache_salt;             // cached prompt blocks are shared among requests of one salt only
   std::optional<int64_t> timeout_ms;  // as in GenerationRequest
 };
 
