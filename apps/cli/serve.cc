@@ -135,16 +135,17 @@ Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, c
   DF_ASSIGN_OR_RETURN(const DType kv_dtype, ParseKvDtype(options.kv_cache_dtype, *family.base.weights));
   const StoreStats store = family.store->Stats();
   const bool is_bounded = store.budget_bytes != UINT64_MAX;
-  return Engine::Create(family.base.weights, {.n_threads = options.n_threads,
-                                              .max_num_seqs = options.max_num_seqs,
-                                              .max_num_batched_tokens = options.max_num_batched_tokens,
-                                              .max_model_len = options.max_model_len,
-                                              .max_queued_requests = options.max_queued_requests,
-                                              .kv_dtype = kv_dtype,
-                                              .kernels = options.kernels,
-                                              .kv_cache_bytes = options.kv_cache_bytes,
-                                              .promised_bytes =
-                                                  is_bounded ? store.budget_bytes - store.reserved_bytes : 0});
+  return Engine::Create(family.base.weights,
+                        {.n_threads = options.n_threads,
+                         .max_num_seqs = options.max_num_seqs,
+                         .max_num_batched_tokens = options.max_num_batched_tokens,
+                         .max_model_len = options.max_model_len,
+                         .max_queued_requests = options.max_queued_requests,
+                         .kv_dtype = kv_dtype,
+                         .kernels = options.kernels,
+                         .enable_prefix_caching = options.enable_prefix_caching,
+                         .kv_cache_bytes = options.kv_cache_bytes,
+                         .promised_bytes = is_bounded ? store.budget_bytes - store.reserved_bytes : 0});
 }
 
 void PrintSummary(const ServedFamily& family, const Engine& engine, const std::string& address) {

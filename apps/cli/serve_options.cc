@@ -132,6 +132,11 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
       .Env("DELTAFOLD_KV_CACHE_BYTES")
       .TypeName("BYTES")
       .ShowDefault();
+  command
+      .Switch("--enable-prefix-caching,!--no-enable-prefix-caching", options.enable_prefix_caching,
+              "Prompts that begin like an earlier one of the same variant and cache_salt are computed from where they\n"
+              "differ (default: on)")
+      .Env("DELTAFOLD_ENABLE_PREFIX_CACHING");
   command.Option("--threads", options.n_threads, "Threads for kernels; 0 = all usable CPUs")
       .Env("DELTAFOLD_THREADS")
       .ShowDefault();

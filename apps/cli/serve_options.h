@@ -37,6 +37,7 @@ struct ServeOptions {
   size_t max_queued_requests = 1024;
   std::string kv_cache_dtype = "auto";
   uint64_t kv_cache_bytes = 0;
+  bool enable_prefix_caching = true;
   size_t n_threads = 0;
   int64_t shutdown_timeout_s = 30;
   std::string log_level = "info";

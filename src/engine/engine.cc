@@ -1,8 +1,8 @@
 // The loop. Everything here happens on one thread, step after step: news in, ends of those who do not want to wait any
 // longer, plan, model, draw, tokens out. No call goes back up: clients are told through their event queues.
+#include <algorithm>
 #include <new>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "base/rng.h"
@@ -12,22 +12,30 @@ namespace df {
 
 void EngineLoop::Run() {
   News news;
-  while (inbox_.Take(scheduler_.HasWork(), news)) {  // sleeps while there is nothing to do
+  while (inbox_.Take(PatienceUs(), news)) {
     busy_since_us_.store(clock_.NowUs(), std::memory_order_relaxed);
     Accept(news);
     EndCancelled(news);
-    EndExpired();
+    End(scheduler_.RemoveExpired(clock_.NowUs()), DeadlineExceeded("the time allowed for the request is over"));
+    if (news.woken) scheduler_.AskAgain();
     try {
       Step();
     } catch (const std::bad_alloc&) {  // those under way end, the engine goes on
-      EndWhere([](const Sequence&) { return true; }, ResourceExhausted("no memory for the next step of the model"));
+      End(scheduler_.RemoveAll(), ResourceExhausted("no memory for the next step of the model"));
     }
     PublishStats();
-    if (!scheduler_.HasWork()) busy_since_us_.store(kIdle, std::memory_order_relaxed);
+    if (!is_stepping_) busy_since_us_.store(kIdle, std::memory_order_relaxed);
   }
   Accept(news);
-  EndWhere([](const Sequence&) { return true; }, Cancelled("the engine is shutting down"));
+  End(scheduler_.RemoveAll(), Cancelled("the engine is shutting down"));
   PublishStats();
+}
+
+// Sleeps while there is nothing to do: without work, or while all of it waits for weights.
+int64_t EngineLoop::PatienceUs() const {
+  if (is_stepping_) return 0;
+  const int64_t next_us = scheduler_.NextEventUs();
+  return next_us == kNoDeadline ? kNoDeadline : std::max<int64_t>(0, next_us - clock_.NowUs());
 }
 
 void EngineLoop::Accept(News& news) {
@@ -36,24 +44,38 @@ void EngineLoop::Accept(News& news) {
     auto sequence = MakeSequence(std::move(submission.request), limits, submission.submitted_us, blocks_);
     sequence->seed = sequence->request.params.seed.value_or(RandomBits(seed_, n_accepted_));
     sequence->arrival = n_accepted_++;
+    if (options_.enable_prefix_caching) SharePrefix(*sequence);
     scheduler_.Enqueue(std::move(sequence));
   }
 }
 
-void EngineLoop::EndCancelled(const News& news) {
-  if (news.cancelled.empty()) return;
-  const std::unordered_set<std::string> ids(news.cancelled.begin(), news.cancelled.end());
-  EndWhere([&](const Sequence& sequence) { return ids.contains(sequence.request.id); }, Cancelled("cancelled"));
+void EngineLoop::SharePrefix(Sequence& sequence) const {
+  const GenerationRequest& request = sequence.request;
+  const std::string digest = request.variant ? request.variant->info().digest : "";
+  if (request.variant && digest.empty()) return;  // nobody knows what it is
+  sequence.prefix_domain = MakePrefixDomain({.base_fingerprint = base_->fingerprint,
+                                             .kv_dtype = DTypeName(options_.kv_dtype),
+                                             .generation_digest = digest,
+                                             .cache_salt = request.cache_salt});
+  sequence.shares_answer = !options_.kernels.batch_invariant;
 }
 
-void EngineLoop::EndExpired() {
-  const int64_t now_us = clock_.NowUs();
-  EndWhere([&](const Sequence& sequence) { return sequence.deadline_us <= now_us; },
-           DeadlineExceeded("the time allowed for the request is over"));
+void EngineLoop::EndCancelled(const News& news) {
+  for (const std::string& id : news.cancelled) End(scheduler_.RemoveById(id), Cancelled("cancelled"));
+}
+
+void EngineLoop::EndFailed() {
+  for (FailedSequence& failed : scheduler_.TakeFailed()) {
+    std::vector<std::unique_ptr<Sequence>> one;
+    one.push_back(std::move(failed.sequence));
+    End(std::move(one), failed.cause);
+  }
 }
 
 void EngineLoop::Step() {
   const std::span<const Piece> pieces = scheduler_.PlanStep(clock_.NowUs());
+  is_stepping_ = !pieces.empty();
+  EndFailed();
   PublishStats();  // a step may be long: who waits and who runs is known now
   if (pieces.empty()) return;
   const int64_t start_us = clock_.NowUs();
@@ -63,7 +85,7 @@ void EngineLoop::Step() {
     if (step_.sampling[i]->MustGoOn()) kernels::Forbid(logits, i, step_.sampling[i]->stop_tokens);
   }
   if (!step_.sampling.empty()) kernels::Sample(context_, logits, step_.sample_rows, step_.sampled);
-  for (const Piece& piece : pieces) piece.sequence->n_cached += piece.n_rows;
+  for (const Piece& piece : pieces) piece.sequence->Advance(piece.n_rows);
   for (size_t i = 0; i < step_.sampling.size(); ++i) Deliver(*step_.sampling[i], step_.sampled[i].token);
   CountStep(start_us);
 }
@@ -87,8 +109,8 @@ void EngineLoop::CountStep(int64_t start_us) {
   counters_.step_seconds += static_cast<double>(clock_.NowUs() - start_us) * 1e-6;
 }
 
-void EngineLoop::EndWhere(const std::function<bool(const Sequence&)>& ends, const Status& why) {
-  for (std::unique_ptr<Sequence>& sequence : scheduler_.RemoveIf(ends)) {
+void EngineLoop::End(std::vector<std::unique_ptr<Sequence>> sequences, const Status& why) {
+  for (std::unique_ptr<Sequence>& sequence : sequences) {
     const std::shared_ptr<EventQueue> events = sequence->request.events;
     TokenEvent event = CutShort(*sequence, why, clock_.NowUs());
     sequence.reset();
@@ -99,7 +121,9 @@ void EngineLoop::EndWhere(const std::function<bool(const Sequence&)>& ends, cons
 void EngineLoop::PublishStats() {
   counters_.n_running = scheduler_.n_running();
   counters_.kv_blocks_used = blocks_.n_total() - blocks_.n_free();
-  counters_.preemptions = scheduler_.n_preemptions();
+  counters_.preemptions = scheduler_.stats().n_preemptions;
+  counters_.prefix_cache_queries = scheduler_.stats().prefix_queries;
+  counters_.prefix_cache_hits = scheduler_.stats().prefix_hits;
   counters_.activation_bytes = decoder_.activation_bytes() + context_.scratch.bytes();
   inbox_.SetWaiting(scheduler_.n_waiting());
   const std::scoped_lock lock(stats_mutex_);

@@ -24,8 +24,9 @@ struct EngineOptions {
   size_t max_queued_requests = 1024;    // beyond: kResourceExhausted
   DType kv_dtype = DType::kBf16;
   KernelOptions kernels = {};
-  uint64_t kv_cache_bytes = 0;  // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
-  uint64_t promised_bytes = 0;  // free now, but others will take it: variants to come
+  bool enable_prefix_caching = true;  // keep what full blocks of prompts hold for those that begin alike
+  uint64_t kv_cache_bytes = 0;        // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
+  uint64_t promised_bytes = 0;        // free now, but others will take it: variants to come
 };
 
 // A snapshot for metrics; counters only grow.
@@ -33,7 +34,7 @@ struct EngineStats {
   uint64_t n_running = 0, n_waiting = 0;
   uint64_t kv_blocks_used = 0, kv_blocks_total = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0, preemptions = 0, steps = 0;
-  uint64_t prefix_cache_queries = 0, prefix_cache_hits = 0;  // tokens of prompts
+  uint64_t prefix_cache_queries = 0, prefix_cache_hits = 0;  // tokens of prompts; of them, found in the cache
   uint64_t weight_bytes = 0, kv_bytes = 0, activation_bytes = 0;
   // What all steps together had to move and compute at least (kernels/cost.h), and how long they took: set beside the
   // machine's limits, the share of them that is reached.
@@ -58,6 +59,9 @@ class Engine {
   virtual Status Submit(GenerationRequest request) = 0;
   // Asks for the end of a request; its blocks are free within one step. Unknown ids are ignored.
   virtual void Cancel(const std::string& id) = 0;
+  // Weights that waiting requests have asked for may be there, or have failed: the engine asks again. Cheap; never
+  // blocks; to be called by whoever loads them, from any thread.
+  virtual void Wake() = 0;
 
   virtual EngineStats Stats() const = 0;
   virtual const EngineOptions& options() const = 0;  // as resolved

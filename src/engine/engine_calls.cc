@@ -77,6 +77,8 @@ Status EngineLoop::Submit(GenerationRequest request) {
 
 void EngineLoop::Cancel(const std::string& id) { inbox_.Cancel(id); }
 
+void EngineLoop::Wake() { inbox_.Wake(); }
+
 EngineStats EngineLoop::Stats() const {
   EngineStats stats;
   {

@@ -3,11 +3,11 @@
 #define DELTAFOLD_ENGINE_ENGINE_LOOP_H_
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "engine/batch.h"
@@ -27,6 +27,7 @@ class EngineLoop final : public Engine {
 
   Status Submit(GenerationRequest request) override;
   void Cancel(const std::string& id) override;
+  void Wake() override;
   EngineStats Stats() const override;
   const EngineOptions& options() const override { return options_; }
   const BaseWeights& base() const override { return *base_; }
@@ -36,12 +37,14 @@ class EngineLoop final : public Engine {
   // Engine thread.
   void Run();
   void Accept(News& news);
+  void SharePrefix(Sequence& sequence) const;
   void EndCancelled(const News& news);
-  void EndExpired();
+  void EndFailed();
   void Step();
   void Deliver(Sequence& sequence, int32_t token);
   void CountStep(int64_t start_us);
-  void EndWhere(const std::function<bool(const Sequence&)>& ends, const Status& why);
+  void End(std::vector<std::unique_ptr<Sequence>> sequences, const Status& why);
+  int64_t PatienceUs() const;
   void PublishStats();
 
   // Any thread.
@@ -62,6 +65,7 @@ class EngineLoop final : public Engine {
   KvBlocks blocks_;  // before whoever leases from it
   Scheduler scheduler_;
   StepBatch step_;
+  bool is_stepping_ = false;  // the last plan had rows: there is a next step without any news
   uint64_t n_accepted_ = 0;
   EngineStats counters_;
 

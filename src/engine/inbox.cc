@@ -1,8 +1,15 @@
 #include "engine/inbox.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace df {
+namespace {
+
+constexpr int64_t kLongestWaitUs = 3'600'000'000;  // no sum overflows
+
+}  // namespace
 
 Status Inbox::Submit(Submission submission) {
   {
@@ -27,6 +34,14 @@ void Inbox::Cancel(const std::string& id) {
   arrived_.notify_one();
 }
 
+void Inbox::Wake() {
+  {
+    const std::scoped_lock lock(mutex_);
+    news_.woken = true;
+  }
+  arrived_.notify_one();
+}
+
 void Inbox::Stop() {
   {
     const std::scoped_lock lock(mutex_);
@@ -35,11 +50,13 @@ void Inbox::Stop() {
   arrived_.notify_one();
 }
 
-bool Inbox::Take(bool busy, News& news) {
+bool Inbox::Take(int64_t patience_us, News& news) {
   std::unique_lock lock(mutex_);
-  if (!busy) {
-    arrived_.wait(lock, [&] { return stopping_ || !news_.submitted.empty() || !news_.cancelled.empty(); });
-  }
+  const auto has_news = [&] {
+    return stopping_ || news_.woken || !news_.submitted.empty() || !news_.cancelled.empty();
+  };
+  if (patience_us > 0)
+    arrived_.wait_for(lock, std::chrono::microseconds(std::min(patience_us, kLongestWaitUs)), has_news);
   n_waiting_ += news_.submitted.size();
   news = std::exchange(news_, {});
   return !stopping_;

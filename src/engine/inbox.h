@@ -1,4 +1,4 @@
-// The queue into the engine thread: requests and cancellations from any thread.
+// The queue into the engine thread: requests, cancellations and news of weights from any thread.
 #ifndef DELTAFOLD_ENGINE_INBOX_H_
 #define DELTAFOLD_ENGINE_INBOX_H_
 
@@ -21,6 +21,7 @@ struct Submission {
 struct News {
   std::vector<Submission> submitted;
   std::vector<std::string> cancelled;  // ids
+  bool woken = false;                  // weights may be there, or have failed
 };
 
 // Thread-safe.
@@ -31,10 +32,12 @@ class Inbox {
   // The only errors are kResourceExhausted (as many requests wait as may) and kUnavailable (stopping).
   Status Submit(Submission submission);
   void Cancel(const std::string& id);
+  void Wake();
   void Stop();
 
-  // Engine thread: takes the news, waiting for some unless `busy`. False once stopping; what is left is in `news` then.
-  bool Take(bool busy, News& news);
+  // Engine thread: takes the news, waiting for some for `patience_us` at most. False once stopping; what is left is in
+  // `news` then.
+  bool Take(int64_t patience_us, News& news);
   // Engine thread: requests taken that still wait for a place.
   void SetWaiting(size_t n_waiting);
   // Requests that wait, taken or not.

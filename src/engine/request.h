@@ -64,6 +64,7 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // [n] >= 1 token
   GenerationRef variant;        // null = base; kept until the end
   std::string variant_name;     // metrics label; "" = base
+  std::string cache_salt;       // cached blocks are shared among requests of one salt only; "" = a salt like others
   SamplingParams params;
   std::vector<int32_t> eos_ids;        // of the variant (config and generation config)
   std::shared_ptr<EventQueue> events;  // never null

@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <limits>
 
 namespace df {
 namespace {
+
+// Asks are repeated this often without news: far more often than the store forgets one.
+constexpr int64_t kAskAgainUs = 5'000'000;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 bool IsNextTokenRow(const Sequence& sequence) {
   return sequence.phase() == kernels::Phase::kDecode && sequence.n_pending() == 1;
@@ -18,24 +24,37 @@ bool ByVariantPhaseArrival(const Piece& a, const Piece& b) {
   return a.sequence->arrival < b.sequence->arrival;
 }
 
-template <typename Container>
-void MoveIf(Container& from, const std::function<bool(const Sequence&)>& ends,
-            std::vector<std::unique_ptr<Sequence>>& to) {
-  for (auto& sequence : from) {
-    if (ends(*sequence)) to.push_back(std::move(sequence));
-  }
-  std::erase(from, nullptr);
+using Sequences = std::vector<std::unique_ptr<Sequence>>;
+
+void InsertByTicket(Sequences& sequences, std::unique_ptr<Sequence> sequence) {
+  const auto at = std::upper_bound(sequences.begin(), sequences.end(), sequence,
+                                   [](const auto& a, const auto& b) { return a->ticket < b->ticket; });
+  sequences.insert(at, std::move(sequence));
+}
+
+std::unique_ptr<Sequence> TakeFrom(Sequences& sequences, const Sequence& wanted) {
+  const auto found =
+      std::find_if(sequences.begin(), sequences.end(), [&](const auto& s) { return s.get() == &wanted; });
+  if (found == sequences.end()) return nullptr;
+  std::unique_ptr<Sequence> taken = std::move(*found);
+  sequences.erase(found);
+  return taken;
 }
 
 }  // namespace
 
-void Scheduler::Enqueue(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+void Scheduler::Enqueue(std::unique_ptr<Sequence> sequence) {
+  by_id_.emplace(sequence->request.id, sequence.get());
+  if (sequence->deadline_us != kNoDeadline) by_deadline_.emplace(sequence->deadline_us, sequence.get());
+  waiting_.Push(std::move(sequence));
+}
 
 std::span<const Piece> Scheduler::PlanStep(int64_t now_us) {
   pieces_.clear();
   budget_tokens_ = options_.max_num_batched_tokens;
   PlanDecodes();
   PlanChunks();
+  Ask(now_us);
   Admit(now_us);
   std::sort(pieces_.begin(), pieces_.end(), ByVariantPhaseArrival);
   return pieces_;
@@ -58,25 +77,6 @@ void Scheduler::PlanChunks() {
   }
 }
 
-void Scheduler::Admit(int64_t now_us) {
-  while (!waiting_.empty() && running_.size() < options_.max_num_seqs && budget_tokens_ > 0) {
-    Sequence& next = *waiting_.front();
-    // A spare block for everyone who runs already: they can all go on for 16 tokens before anybody is preempted.
-    const size_t spare = running_.size();
-    if (blocks_.n_free() < KvBlocksFor(next.n_tokens()) + spare) return;
-    if (next.request.variant != nullptr) {
-      LeaseAttempt attempt = next.request.variant->TryLease(now_us);
-      if (!attempt.granted()) return;
-      next.lease = std::move(attempt.lease);
-    }
-    DF_CHECK(next.kv.TryCover(next.n_tokens()));
-    if (next.admitted_us < 0) next.admitted_us = now_us;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    AddChunk(next);
-  }
-}
-
 void Scheduler::AddChunk(Sequence& sequence) {
   const size_t n_rows = std::min(budget_tokens_, sequence.n_runnable());
   pieces_.push_back({.sequence = &sequence, .n_rows = n_rows, .phase = sequence.phase()});
@@ -96,24 +96,151 @@ bool Scheduler::CoverOrPreempt(size_t index) {
 }
 
 void Scheduler::PreemptYoungest() {
-  running_.back()->kv.Release();
-  running_.back()->n_cached = 0;
-  running_.back()->lease.End();
-  waiting_.push_front(std::move(running_.back()));
+  Sequence& youngest = *running_.back();
+  youngest.kv.Release();
+  youngest.n_cached = 0;
+  youngest.lease.End();
+  youngest.is_cold = false;  // it may have its weights back at once, if they are still there
+  InsertByTicket(returning_, std::move(running_.back()));
   running_.pop_back();
-  ++n_preemptions_;
+  ++stats_.n_preemptions;
+}
+
+void Scheduler::Ask(int64_t now_us) {
+  const bool again = asks_again_ || now_us >= ask_again_us_;
+  if (again) ask_again_us_ = now_us + kAskAgainUs;
+  if (AskForReturning(again, now_us)) {
+    // Those who wait for weights that are being waited for must hold none: the room may be what is missing.
+    waiting_.DropClaims();
+    return;
+  }
+  if (!again) return;
+  asks_again_ = false;
+  waiting_.AskForCold(now_us, failed_);
+}
+
+// Whether one is left without weights.
+bool Scheduler::AskForReturning(bool again, int64_t now_us) {
+  bool is_left = false;
+  for (auto& sequence : returning_) {
+    if (!sequence->NeedsWeights() || (sequence->is_cold && !again)) {
+      is_left |= sequence->NeedsWeights();
+      continue;
+    }
+    LeaseAttempt attempt = sequence->request.variant->TryLease(now_us);
+    if (attempt.granted()) {
+      sequence->lease = std::move(attempt.lease);
+    } else if (attempt.failure.ok()) {
+      sequence->is_cold = is_left = true;
+    } else {
+      Status cause = WeightsUnavailable(*sequence, attempt.failure);
+      failed_.push_back({.sequence = std::move(sequence), .cause = std::move(cause)});
+    }
+  }
+  std::erase(returning_, nullptr);
+  return is_left;
+}
+
+void Scheduler::Admit(int64_t now_us) {
+  while (running_.size() < options_.max_num_seqs && budget_tokens_ > 0) {
+    std::unique_ptr<Sequence>* next = NextToEnterOrNull(now_us);
+    if (next == nullptr || !TryEnter(*next, now_us)) return;
+  }
+}
+
+// The oldest preempted one that has its weights, else whose turn it is. Those who come back keep a place meanwhile.
+std::unique_ptr<Sequence>* Scheduler::NextToEnterOrNull(int64_t now_us) {
+  for (auto& sequence : returning_) {
+    if (!sequence->NeedsWeights()) return &sequence;
+  }
+  if (entering_ == nullptr && running_.size() + returning_.size() < options_.max_num_seqs) {
+    entering_ = waiting_.Pop(now_us, failed_);
+  }
+  return entering_ == nullptr ? nullptr : &entering_;
+}
+
+bool Scheduler::TryEnter(std::unique_ptr<Sequence>& next, int64_t now_us) {
+  if (!TryTakeBlocks(*next)) return false;
+  Sequence& sequence = *next;
+  if (sequence.ticket == 0) {
+    sequence.ticket = ++last_ticket_;
+    sequence.admitted_us = now_us;
+    stats_.prefix_queries += sequence.n_tokens();
+    stats_.prefix_hits += sequence.n_cached;
+  }
+  InsertByTicket(running_, std::move(next));
+  std::erase(returning_, nullptr);
+  AddChunk(sequence);
+  return true;
+}
+
+bool Scheduler::TryTakeBlocks(Sequence& sequence) {
+  blocks_.FindPrefix(sequence.prefix_domain, sequence.known_tokens(), sequence.n_shareable_blocks(), match_);
+  // A spare block for everyone who runs already: they can all go on for 16 tokens before anybody is preempted.
+  const size_t n_needed = KvBlocksFor(sequence.n_tokens()) - match_.n_held + running_.size();
+  if (blocks_.n_free() < n_needed) return false;
+  sequence.kv.Adopt(match_);
+  sequence.n_cached = match_.blocks.size() * kernels::kKvBlockTokens;
+  DF_CHECK(sequence.kv.TryCover(sequence.n_tokens()));
+  return true;
+}
+
+int64_t Scheduler::NextEventUs() const {
+  const int64_t deadline_us = by_deadline_.empty() ? kNever : by_deadline_.begin()->first;
+  return HasWork() ? std::min(deadline_us, ask_again_us_) : kNever;
 }
 
 std::unique_ptr<Sequence> Scheduler::Remove(const Sequence& sequence) {
-  auto removed = RemoveIf([&](const Sequence& candidate) { return &candidate == &sequence; });
-  DF_CHECK(removed.size() == 1);
-  return std::move(removed.front());
+  Forget(sequence);
+  return TakeOut(sequence);
 }
 
-std::vector<std::unique_ptr<Sequence>> Scheduler::RemoveIf(const std::function<bool(const Sequence&)>& ends) {
-  std::vector<std::unique_ptr<Sequence>> removed;
-  MoveIf(running_, ends, removed);
-  MoveIf(waiting_, ends, removed);
+std::unique_ptr<Sequence> Scheduler::TakeOut(const Sequence& sequence) {
+  if (entering_.get() == &sequence) return std::move(entering_);
+  if (sequence.ticket == 0) return waiting_.Remove(sequence);
+  std::unique_ptr<Sequence> taken = TakeFrom(running_, sequence);
+  if (taken == nullptr) taken = TakeFrom(returning_, sequence);
+  DF_CHECK(taken != nullptr);
+  return taken;
+}
+
+void Scheduler::Forget(const Sequence& sequence) {
+  const auto [begin, end] = by_id_.equal_range(sequence.request.id);
+  by_id_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == &sequence; }));
+  by_deadline_.erase({sequence.deadline_us, &sequence});
+}
+
+Sequences Scheduler::RemoveById(const std::string& id) {
+  Sequences removed;
+  for (auto found = by_id_.find(id); found != by_id_.end(); found = by_id_.find(id)) {
+    removed.push_back(Remove(*found->second));
+  }
+  return removed;
+}
+
+Sequences Scheduler::RemoveExpired(int64_t now_us) {
+  Sequences removed;
+  while (!by_deadline_.empty() && by_deadline_.begin()->first <= now_us) {
+    removed.push_back(Remove(*by_deadline_.begin()->second));
+  }
+  return removed;
+}
+
+std::vector<FailedSequence> Scheduler::TakeFailed() {
+  for (const FailedSequence& failed : failed_) Forget(*failed.sequence);
+  return std::exchange(failed_, {});
+}
+
+Sequences Scheduler::RemoveAll() {
+  Sequences removed = waiting_.RemoveAll();
+  for (Sequences* from : {&running_, &returning_}) {
+    std::move(from->begin(), from->end(), std::back_inserter(removed));
+    from->clear();
+  }
+  if (entering_ != nullptr) removed.push_back(std::move(entering_));
+  for (FailedSequence& failed : TakeFailed()) removed.push_back(std::move(failed.sequence));
+  by_id_.clear();
+  by_deadline_.clear();
   return removed;
 }
 

@@ -1,64 +1,13 @@
 #include "engine/scheduler.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
 #include <set>
 
-#include "base/clock.h"
-#include "base/rng.h"
+#include "engine/scheduler_fixture.h"
 
 namespace df {
 namespace {
 
 constexpr size_t kBlock = kernels::kKvBlockTokens;
-
-// A scheduler with a model that answers every drawn token with 7 at once.
-struct Bench {
-  Bench(SchedulerOptions options, size_t n_blocks) : blocks(n_blocks), scheduler(options, blocks) {}
-
-  Sequence* Add(size_t n_prompt, size_t n_answer, GenerationRef variant = nullptr) {
-    GenerationRequest request;
-    request.id = std::to_string(n_added);
-    request.prompt.assign(n_prompt, 1);
-    request.variant = std::move(variant);
-    request.params.max_tokens = n_answer;
-    const RequestLimits limits{.context_tokens = blocks.n_total() * kBlock, .vocab = 8};
-    auto sequence = MakeSequence(std::move(request), limits, clock.NowUs(), blocks);
-    sequence->arrival = n_added++;
-    Sequence* added = sequence.get();
-    scheduler.Enqueue(std::move(sequence));
-    return added;
-  }
-
-  // Rows of each sequence in the step, by id; finished ones leave.
-  std::map<std::string, size_t> Step() {
-    clock.Advance(1000);
-    std::map<std::string, size_t> rows;
-    std::vector<Sequence*> drawn;
-    for (const Piece& piece : scheduler.PlanStep(clock.NowUs())) {
-      EXPECT_GT(piece.n_rows, 0u);
-      EXPECT_EQ(piece.phase, piece.sequence->phase());
-      EXPECT_GE(piece.sequence->kv.n_blocks(), KvBlocksFor(piece.sequence->n_cached + piece.n_rows));
-      rows[piece.sequence->request.id] += piece.n_rows;
-      if (piece.ReachesEnd()) drawn.push_back(piece.sequence);
-      piece.sequence->n_cached += piece.n_rows;
-    }
-    for (Sequence* sequence : drawn) {
-      if (AppendToken(*sequence, 7, clock.NowUs()).finish) {
-        finished.push_back(sequence->request.id);
-        scheduler.Remove(*sequence);
-      }
-    }
-    return rows;
-  }
-
-  ManualClock clock;
-  KvBlocks blocks;
-  Scheduler scheduler;
-  size_t n_added = 0;
-  std::vector<std::string> finished;
-};
 
 using Rows = std::map<std::string, size_t>;
 
@@ -148,9 +97,10 @@ TEST(Scheduler, SortsByVariantAndPhaseWithTheBaseFirst) {
 
 TEST(Scheduler, PreemptsTheYoungestAndReplaysWhatItHadGenerated) {
   Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 64}, 4);
+  bench.shares_prefixes = false;
   bench.Add(kBlock, 2 * kBlock);                    // needs 3 blocks in the end
   Sequence* young = bench.Add(kBlock, 2 * kBlock);  // and so does this one
-  while (bench.scheduler.n_preemptions() == 0) bench.Step();
+  while (bench.scheduler.stats().n_preemptions == 0) bench.Step();
   EXPECT_EQ(young->kv.n_blocks(), 0u);
   EXPECT_EQ(young->n_cached, 0u);
   EXPECT_EQ(bench.scheduler.n_waiting(), 1u);
@@ -169,7 +119,7 @@ TEST(Scheduler, DrawsNoTokenFromReplayedRows) {
   Bench bench({.max_num_seqs = 4, .max_num_batched_tokens = 5}, 4);
   bench.Add(kBlock, 2 * kBlock);
   Sequence* young = bench.Add(kBlock, 2 * kBlock);
-  while (bench.scheduler.n_preemptions() == 0) bench.Step();
+  while (bench.scheduler.stats().n_preemptions == 0) bench.Step();
   while (young->n_cached < kBlock) bench.Step();
   size_t n_generated = young->generated.size();
   while (young->n_pending() > 1) {
@@ -197,36 +147,12 @@ TEST(Scheduler, RemovesWaitingAndRunningSequencesAlike) {
   bench.Add(20, 5);
   bench.Add(20, 5);
   bench.Step();
-  EXPECT_EQ(bench.scheduler.RemoveIf([](const Sequence& s) { return s.request.id == "1"; }).size(), 1u);
+  EXPECT_EQ(bench.scheduler.RemoveById("1").size(), 1u);
   EXPECT_EQ(bench.scheduler.n_waiting(), 0u);
-  EXPECT_EQ(bench.scheduler.RemoveIf([](const Sequence& s) { return s.request.id == "0"; }).size(), 1u);
+  EXPECT_EQ(bench.scheduler.RemoveById("0").size(), 1u);
+  EXPECT_TRUE(bench.scheduler.RemoveById("0").empty());
   EXPECT_FALSE(bench.scheduler.HasWork());
   EXPECT_EQ(bench.blocks.n_free(), 100u);
-}
-
-// Any arrivals, any pool that holds the longest: everything ends, oldest progress is never lost, no block leaks.
-TEST(Scheduler, EndsEverySequenceInAnySimulatedLoad) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
-    uint64_t k = 0;
-    const auto draw = [&](uint64_t below) { return static_cast<size_t>(RandomBits(seed, k++) % below); };
-    const size_t n_batched = 1 + draw(40);
-    const size_t n_seqs = 1 + draw(n_batched);
-    Bench bench({.max_num_seqs = n_seqs, .max_num_batched_tokens = n_batched}, 5 + draw(12));
-    const size_t n_requests = 1 + draw(30);
-    size_t n_steps = 0;
-    while (bench.n_added < n_requests || bench.scheduler.HasWork()) {
-      if (bench.n_added < n_requests && draw(3) == 0) bench.Add(1 + draw(50), 1 + draw(29));
-      if (!bench.scheduler.HasWork()) continue;
-      size_t n_rows = 0;
-      for (const auto& [id, rows] : bench.Step()) n_rows += rows;
-      EXPECT_GE(n_rows, 1u);
-      EXPECT_LE(n_rows, n_batched);
-      EXPECT_LE(bench.scheduler.n_running(), n_seqs);
-      ASSERT_LT(++n_steps, 100'000u) << "seed " << seed << " makes no progress";
-    }
-    EXPECT_EQ(bench.finished.size(), n_requests) << "seed " << seed;
-    EXPECT_EQ(bench.blocks.n_free(), bench.blocks.n_total()) << "seed " << seed;
-  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #ifndef DELTAFOLD_ENGINE_SEQUENCE_H_
 #define DELTAFOLD_ENGINE_SEQUENCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -14,6 +15,8 @@
 
 namespace df {
 
+inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+
 // Engine thread only.
 struct Sequence {
   Sequence(GenerationRequest r, KvBlocks& blocks) : request(std::move(r)), kv(blocks) {}
@@ -21,21 +24,40 @@ struct Sequence {
   GenerationRequest request;
   uint64_t seed = 0;
   uint64_t arrival = 0;              // order of acceptance
+  uint64_t ticket = 0;               // order of entering the running set, kept through preemption; 0 = not yet
   size_t token_limit = 0;            // prompt and answer together: the context's end or max_tokens
   std::vector<int32_t> stop_tokens;  // each ends the sequence; of the variant's vocabulary, no token twice
   int64_t submitted_us = 0;
-  int64_t deadline_us = std::numeric_limits<int64_t>::max();
+  int64_t deadline_us = kNoDeadline;
   int64_t admitted_us = -1;  // first time in the running set
 
   std::vector<int32_t> generated;
   size_t n_cached = 0;  // leading tokens whose keys and values are in the cache
   KvLease kv;
-  ResidencyLease lease;  // of the variant; while in the running set
+  std::shared_ptr<const PrefixDomain> prefix_domain;  // null: nothing is shared with others
+  // Generated tokens' keys and values differ in rounding from those that a prompt of the same tokens would have: they
+  // are shared only where that is allowed anyway.
+  bool shares_answer = false;
+  ResidencyLease lease;  // of the variant; while in the running set, or next to enter it
+  bool is_cold = false;  // preempted, and was refused its weights since
 
   size_t n_tokens() const { return request.prompt.size() + generated.size(); }
   size_t n_pending() const { return n_tokens() - n_cached; }  // >= 1 between steps
   int32_t Token(size_t i) const {
     return i < request.prompt.size() ? request.prompt[i] : generated[i - request.prompt.size()];
+  }
+  KnownTokens known_tokens() const { return {request.prompt, generated}; }
+  bool NeedsWeights() const { return request.variant != nullptr && lease.weights() == nullptr; }
+  // Leading blocks that may be taken from others: full ones, and one token at least is computed, for its logits.
+  size_t n_shareable_blocks() const {
+    const size_t n_usable = std::min(shares_answer ? n_tokens() : request.prompt.size(), n_tokens() - 1);
+    return prefix_domain == nullptr ? 0 : n_usable / kernels::kKvBlockTokens;
+  }
+  // The next `n_rows` tokens have gone through the model.
+  void Advance(size_t n_rows) {
+    n_cached += n_rows;
+    if (prefix_domain == nullptr) return;
+    kv.Remember(prefix_domain, known_tokens(), shares_answer ? n_cached : std::min(n_cached, request.prompt.size()));
   }
   // Prompt tokens take the prefill path and generated ones the decode path, also when a preempted sequence is
   // recomputed: so an answer has the same bits whatever happened around it.

@@ -32,6 +32,7 @@ class EngineTextStream final : public TextStream {
                                     .prompt = prompt_,
                                     .variant = request_.variant->generation,
                                     .variant_name = is_base ? std::string() : request_.variant->name,
+                                    .cache_salt = request_.cache_salt,
                                     .params = request_.params,
                                     .eos_ids = request_.variant->eos_ids,
                                     .events = events_,

@@ -18,6 +18,7 @@ class ScriptedEngine final : public Engine {
     submitted = std::move(request);
     return Status::Ok();
   }
+  void Wake() override {}
   void Cancel(const std::string& id) override { cancelled.push_back(id); }
   EngineStats Stats() const override { return {}; }
   const EngineOptions& options() const override { return options_; }

@@ -102,6 +102,7 @@ class ModelRun {
                                                         .max_model_len = max_tokens,
                                                         .kv_dtype = kv_dtype,
                                                         .kernels = options_.kernels,
+                                                        .enable_prefix_caching = false,  // whole prompts are timed
                                                         .kv_cache_bytes = blocks * block_bytes}));
     report_.kv_dtype = kv_dtype == DType::kBf16 ? "bf16" : "f32";
     report_.kv_bytes = engine_->Stats().kv_bytes;

@@ -11,6 +11,7 @@
 #include "engine/kv_cache.h"
 #include "model/kv_pool.h"
 #include "testing/engine_client.h"
+#include "testing/late_generation.h"
 #include "testing/tiny_weights.h"
 
 namespace df {
@@ -58,6 +59,12 @@ class Scenario {
       EXPECT_EQ(StatusCodeName(status.code()), line.words.at(2)) << status.message();
     } else if (verb == "cancel") {
       engine_->Cancel(line.words.at(1));
+    } else if (verb == "cold") {
+      const std::string& variant = line.words.at(1);
+      late_[variant] = std::make_shared<testing::LateGeneration>(FixedGeneration(weights_.variants.at(variant)));
+    } else if (verb == "load" || verb == "fail") {
+      (verb == "load" ? late_.at(line.words.at(1))->has_come : late_.at(line.words.at(1))->fails) = true;
+      engine_->Wake();
     } else if (verb == "release") {
       brake_->Release();
     } else if (verb == "expect") {
@@ -79,6 +86,7 @@ class Scenario {
     options.max_num_batched_tokens = line.Number("rows", options.max_num_batched_tokens);
     options.max_queued_requests = line.Number("queue", options.max_queued_requests);
     options.max_model_len = line.Number("context", 0);
+    options.enable_prefix_caching = line.Number("prefix_caching", 1) == 1;
     options.kv_cache_bytes =
         KvBlocksFor(line.Number("kv_tokens", 0)) * KvPool::BlockBytes(weights_.base->config, options.kv_dtype);
     engine_ = ValueOrDie(Engine::Create(weights_.base, options));
@@ -87,6 +95,8 @@ class Scenario {
   GenerationRequest Request(const Line& line) const {
     GenerationRequest request =
         testing::TinyRequest(weights_, line.words.at(1), line.Text("variant", "base"), line.Number("prompt", 1));
+    request.cache_salt = line.Text("salt", "");
+    if (late_.contains(line.Text("variant", ""))) request.variant = late_.at(line.options.at("variant"));
     request.params.temperature = line.Has("temperature") ? std::stod(line.options.at("temperature")) : 0.0;
     request.params.min_tokens = line.Number("min_tokens", 0);
     if (line.Has("max_tokens")) request.params.max_tokens = line.Number("max_tokens", 0);
@@ -128,7 +138,9 @@ class Scenario {
                                                      {"kv_blocks_used", stats.kv_blocks_used},
                                                      {"prompt_tokens", stats.prompt_tokens},
                                                      {"generation_tokens", stats.generation_tokens},
-                                                     {"steps", stats.steps}};
+                                                     {"steps", stats.steps},
+                                                     {"prefix_queries", stats.prefix_cache_queries},
+                                                     {"prefix_hits", stats.prefix_cache_hits}};
     for (const auto& [name, expected] : line.options) {
       if (expected == "some") {
         EXPECT_GT(figures.at(name), 0u) << name;
@@ -140,7 +152,8 @@ class Scenario {
 
   const testing::TinyWeights& weights_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<testing::Brake> brake_;  // let go before the engine ends
+  std::unique_ptr<testing::Brake> brake_;                                 // let go before the engine ends
+  std::map<std::string, std::shared_ptr<testing::LateGeneration>> late_;  // by variant
   std::map<std::string, std::shared_ptr<EventQueue>> events_;
   std::map<std::string, std::vector<int32_t>> answers_;
 };
