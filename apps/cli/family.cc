@@ -44,6 +44,7 @@ void AddFamilyOptions(const Command& command, FamilyOptions& options) {
       .ShowDefault();
   command.Option("--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own").ShowDefault();
   AddKernelOptions(command, options.kernels);
+  AddWeightsOption(command, options.weights);
 }
 
 void AddSamplingOptions(const Command& command, SamplingOptions& options) {
@@ -58,7 +59,7 @@ Result<Family> LoadFamily(const FamilyOptions& options) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   Family family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
-  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model)));
+  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model, options.weights)));
   family.registry = std::make_unique<Registry>(family.base.variant->name, family.base.variant);
   for (const std::string& argument : options.variants) DF_RETURN_IF_ERROR(AddVariant(context, argument, family));
   DF_ASSIGN_OR_RETURN(family.chosen, Choose(family, options.use));

@@ -71,7 +71,7 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options) {
   ServedFamily family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
   const std::string name = options.served_model_name.empty() ? model.name : options.served_model_name;
-  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, name, options.model)));
+  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, name, options.model, options.weights)));
   if (!options.chat_template.empty()) {
     DF_RETURN_IF_ERROR(FromFiles(ReplaceTemplate(options.chat_template, family.base)));
   }
@@ -108,8 +108,10 @@ void PrintSummary(const ServedFamily& family, const Engine& engine, const std::s
                   variant->IsBase() ? "" : FormatPercent(share)});
   }
   const EngineStats stats = engine.Stats();
+  const uint64_t mapped_bytes = engine.base().mapped_bytes;
   std::cout << table.Render() << "weights    " << FormatBytes(family.registry->ResidentWeightBytes())
-            << " for all, separate copies would take " << FormatBytes(copy_bytes * variants.size()) << "\n"
+            << " for all, separate copies would take " << FormatBytes(copy_bytes * variants.size())
+            << (mapped_bytes == 0 ? "" : "; " + FormatBytes(mapped_bytes) + " of them are mapped files") << "\n"
             << "KV cache   " << FormatBytes(stats.kv_bytes) << " for "
             << stats.kv_blocks_total * kernels::kKvBlockTokens << " tokens, context " << engine.options().max_model_len
             << ", " << engine.options().max_num_seqs << " sequences at once, " << engine.options().n_threads

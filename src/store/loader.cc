@@ -89,7 +89,8 @@ Result<LoadedVariantWeights> LoadVariantWeights(KernelContext& context, const Ba
   return loaded;
 }
 
-Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory) {
+Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory,
+                                   WeightMemory memory) {
   LoadedBase loaded;
   DF_ASSIGN_OR_RETURN(const std::string resolved, ResolveModelDirectory(directory));
   DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(resolved));
@@ -98,7 +99,7 @@ Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& na
                                                        .directory = resolved,
                                                        .config = checkpoint->config(),
                                                        .defaults = std::move(defaults)}));
-  DF_ASSIGN_OR_RETURN(loaded.weights, LoadBase(context, *checkpoint));
+  DF_ASSIGN_OR_RETURN(loaded.weights, LoadBase(context, checkpoint, memory));
   DF_RETURN_IF_ERROR(checkpoint->CheckIntact());
   variant->stored_bytes = checkpoint->weight_bytes();
   variant->resident_bytes = loaded.weights->bytes;

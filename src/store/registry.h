@@ -62,7 +62,8 @@ struct LoadedBase {
   std::shared_ptr<const Variant> variant;
 };
 // Loads a model directory (or hub id in the local cache) as the base.
-Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory);
+Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory,
+                                   WeightMemory memory = WeightMemory::kRam);
 
 struct LoadedVariantWeights {
   std::shared_ptr<const VariantWeights> weights;
