@@ -29,6 +29,9 @@ namespace df::kernels::cpu::HWY_NAMESPACE {
 // four tiles of sums (128 KB) lie beside it.
 inline constexpr size_t kPrefillTiles = 4;
 
+// What is fetched for an epilogue must wait in the second level beside tables and weights.
+inline constexpr size_t kMaxFetchedBytes = size_t{64} << 10;
+
 // The widest range of outputs of any set, in tiles.
 size_t TilesOf(std::span<const LinearSet> sets) {
   size_t d_out = 0;
@@ -53,6 +56,22 @@ size_t MostItems(std::span<const LinearSet> sets) {
   return n;
 }
 
+// The low-rank factors that the epilogue of a unit will read, a few lines of each adapter: on their way into the second
+// level while the base is multiplied. 8 rows of 8 adapters of rank
+// 16 on a Zen 4, 4096 x 4096: 1.08 of the base alone, 1.12 without.
+void FetchLowRank(const LinearSet& set, size_t unit) {
+  size_t left_bytes = kMaxFetchedBytes;
+  for (const LinearRun& run : set.runs) {
+    if (run.delta() == nullptr) continue;
+    for (const PackedLowRank& pair : run.delta()->low_rank) {
+      const size_t begin = unit * kUnitTiles * pair.b.tile_bytes();
+      const size_t end = std::min(begin + std::min(left_bytes, kUnitTiles * pair.b.tile_bytes()), pair.b.bytes());
+      for (size_t byte = begin; byte < end; byte += 64) __builtin_prefetch(pair.b.tiles.data() + byte, 0, 2);
+      left_bytes -= std::max(begin, end) - begin;
+    }
+  }
+}
+
 template <class Signs>
 void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   const size_t n_units = (TilesOf(plan.decode) + kUnitTiles - 1) / kUnitTiles;
@@ -65,6 +84,7 @@ void DecodeSets(KernelContext& context, const LinearPlan& plan) {
     float* sums = memory + thread * sums_floats;
     for (size_t unit = begin; unit < end; ++unit) {
       for (const LinearSet& set : plan.decode) {
+        FetchLowRank(set, unit);
         DecodeUnit<Signs>(
             plan, set, unit,
             {.base = sums, .signs = sums + base_floats, .staged = reinterpret_cast<uint8_t*>(sums + staged_begin)});
