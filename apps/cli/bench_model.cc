@@ -22,6 +22,7 @@ struct Arguments {
   std::string shape = "qwen3-0.6b";
   tools::ModelBenchOptions options;
   std::string plot;
+  WeightMemory weights = WeightMemory::kRam;
   bool synthetic = false, quick = false, json = false;
 };
 
@@ -56,6 +57,11 @@ Result<std::shared_ptr<const BaseWeights>> MakeBase(const Arguments& arguments) 
   const std::vector<std::string> known = tools::SyntheticShapeNames();
   const bool made_up = arguments.synthetic || std::find(known.begin(), known.end(), arguments.shape) != known.end();
   if (made_up) {
+    if (arguments.weights == WeightMemory::kMapped) {
+      return InvalidArgument(
+          "made-up weights are in no file that could be mapped: bench codec --shape SHAPE --dir DIR writes them, "
+          "DIR/base is what to give here");
+    }
     DF_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(arguments));
     return tools::MakeBenchBase(config, arguments.options.n_variants);
   }
@@ -63,7 +69,7 @@ Result<std::shared_ptr<const BaseWeights>> MakeBase(const Arguments& arguments) 
   if (!model.ok()) return FromFiles(model.status()).Annotate("neither a shape (" + KnownShapes() + ") nor a model");
   DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(model->directory));
   KernelContext context(UsableCpus());
-  return LoadBase(context, *checkpoint);
+  return LoadBase(context, checkpoint, arguments.weights);
 }
 
 void PrintVariants(const tools::ModelBenchReport& report, size_t prompt_tokens) {
@@ -126,7 +132,8 @@ void PrintBatches(const tools::ModelBenchReport& report) {
 void PrintRest(const tools::ModelBenchReport& report, double seconds) {
   std::cout << "memory     base " << FormatBytes(report.base_bytes) << " + " << report.n_variants << " variants "
             << FormatBytes(report.variant_bytes) << " (separate copies: " << FormatBytes(report.copies_bytes)
-            << "), KV cache " << FormatBytes(report.kv_bytes) << ", resident " << FormatBytes(report.rss_bytes) << "\n";
+            << "), KV cache " << FormatBytes(report.kv_bytes) << ", resident " << FormatBytes(report.rss_bytes)
+            << ", of which pages of files " << FormatBytes(report.rss_file_bytes) << "\n";
   for (const tools::ModelPromise& promise : tools::Promises(report)) {
     std::cout << (promise.holds() ? "holds      " : "MISSED     ") << promise.name << ": "
               << FormatFixed(promise.value, 3) << (promise.higher_is_better ? " >= " : " <= ")
@@ -190,6 +197,7 @@ void AddBenchModel(const Command& bench) {
   command.Option("--variants", options.n_variants, "Made-up 1-bit variants [14]").Range(1, 256).Value("N");
   command.Option("--threads", options.n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
   AddKernelOptions(command, options.kernels);
+  AddWeightsOption(command, arguments->weights);
   command.Option("--prompt-len", options.prompt_tokens, "Prompt lengths in tokens [16,64,256,512,1024,2048]")
       .SplitAtCommas()
       .Value("N,N,...");

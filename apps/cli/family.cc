@@ -39,6 +39,7 @@ void AddFamilyOptions(const Command& command, FamilyOptions& options) {
       .ShowDefault();
   command.Option("--max-model-len", options.max_model_len, "Context in tokens, 0 = the model's own").ShowDefault();
   AddKernelOptions(command, options.kernels);
+  AddWeightsOption(command, options.weights);
 }
 
 void AddSamplingOptions(const Command& command, SamplingOptions& options) {
@@ -53,7 +54,7 @@ Result<Family> LoadFamily(const FamilyOptions& options) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   Family family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
-  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model)));
+  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model, options.weights)));
   std::vector<GivenVariant> given;
   for (const std::string& argument : options.variants) {
     DF_ASSIGN_OR_RETURN(given.emplace_back(), ParseVariant(argument));

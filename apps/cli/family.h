@@ -23,6 +23,7 @@ struct FamilyOptions {
   std::string kv_cache_dtype = "auto";
   size_t max_model_len = 0;
   KernelOptions kernels = kDefaultKernelOptions;
+  WeightMemory weights = WeightMemory::kRam;
 };
 
 struct SamplingOptions {

@@ -15,4 +15,13 @@ void AddKernelOptions(const Command& command, KernelOptions& options) {
       .Env("DELTAFOLD_BATCH_INVARIANT");
 }
 
+void AddWeightsOption(const Command& command, WeightMemory& memory) {
+  command
+      .Choice<WeightMemory>("--weights", {{"ram", WeightMemory::kRam}, {"mmap", WeightMemory::kMapped}}, memory,
+                            "The base's matrices: ram (repacked once into huge pages: fastest) or mmap (left in the\n"
+                            "mapped files: nothing is copied, processes share them, but decoding is slower; keep the\n"
+                            "files as they are)")
+      .Env("DELTAFOLD_WEIGHTS");
+}
+
 }  // namespace df::cli

@@ -1,8 +1,9 @@
-// Flags about how kernels compute: the same words wherever a command runs a model.
+// Flags about how kernels compute and where weights lie: the same words wherever a command runs a model.
 #ifndef DELTAFOLD_CLI_KERNEL_ARGUMENTS_H_
 #define DELTAFOLD_CLI_KERNEL_ARGUMENTS_H_
 
 #include "cli/flags.h"
+#include "model/weights.h"
 #include "tensor/kernel_context.h"
 
 namespace df::cli {
@@ -11,6 +12,7 @@ namespace df::cli {
 inline constexpr KernelOptions kDefaultKernelOptions = {.batch_invariant = false};
 
 void AddKernelOptions(const Command& command, KernelOptions& options);
+void AddWeightsOption(const Command& command, WeightMemory& memory);
 
 }  // namespace df::cli
 

@@ -26,6 +26,7 @@ struct LogitsOptions {
   std::string kv_cache_dtype = "f32";
   size_t n_threads = 0;
   size_t n_greedy = 0;
+  WeightMemory weights = WeightMemory::kRam;
   // Compared with other implementations: exact signs unless asked otherwise.
   KernelOptions kernels = {.sign_kernel = SignKernel::kExact, .batch_invariant = false};
 };
@@ -157,7 +158,7 @@ Status RunLogits(const LogitsOptions& options) {
   DF_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
   DF_ASSIGN_OR_RETURN(const std::string directory, ResolveModelDirectory(options.model));
   DF_ASSIGN_OR_RETURN(const auto checkpoint, FromFiles(Checkpoint::Open(directory)));
-  DF_ASSIGN_OR_RETURN(const auto base, FromFiles(LoadBase(context, *checkpoint)));
+  DF_ASSIGN_OR_RETURN(const auto base, FromFiles(LoadBase(context, checkpoint, options.weights)));
   DF_RETURN_IF_ERROR(checkpoint->CheckIntact());
   std::shared_ptr<const VariantWeights> variant;
   if (!options.variant.empty()) {
@@ -176,8 +177,10 @@ Status RunLogits(const LogitsOptions& options) {
                                           {{"path", options.path}, {"kv_cache_dtype", options.kv_cache_dtype}}));
   }
   DF_ASSIGN_OR_RETURN(const int32_t next, RunIds(sequencer, ids, phase, writer ? &*writer : nullptr));
+  DF_RETURN_IF_ERROR(base->CheckIntact());
   if (writer) DF_RETURN_IF_ERROR(writer->Commit());
-  return PrintGreedy(sequencer, next, options.n_greedy);
+  DF_RETURN_IF_ERROR(PrintGreedy(sequencer, next, options.n_greedy));
+  return base->CheckIntact();
 }
 
 }  // namespace
@@ -193,6 +196,7 @@ void AddLogits(const Command& app) {
   command.Option("--kv-cache-dtype", options->kv_cache_dtype, "f32, bf16 or auto").ShowDefault();
   command.Option("--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs").ShowDefault();
   AddKernelOptions(command, options->kernels);
+  AddWeightsOption(command, options->weights);
   command.Option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]");
   command.Option("--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids").TypeName("N");
   command.Footer(

@@ -113,7 +113,7 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   ServedFamily family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
   const std::string name = options.served_model_name.empty() ? model.name : options.served_model_name;
-  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, name, options.model)));
+  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, name, options.model, options.weights)));
   if (!options.chat_template.empty()) {
     DF_RETURN_IF_ERROR(FromFiles(ReplaceTemplate(options.chat_template, family.base)));
   }
@@ -159,8 +159,10 @@ void PrintSummary(const ServedFamily& family, const Engine& engine, const std::s
                   variant->IsBase() ? "" : FormatPercent(share)});
   }
   const EngineStats stats = engine.Stats();
+  const uint64_t mapped_bytes = engine.base().mapped_bytes;
   std::cout << table.Render() << "weights    " << FormatBytes(copy_bytes + store.resident_bytes)
-            << " for all, separate copies would take " << FormatBytes(copy_bytes * variants.size()) << "\n"
+            << " for all, separate copies would take " << FormatBytes(copy_bytes * variants.size())
+            << (mapped_bytes == 0 ? "" : "; " + FormatBytes(mapped_bytes) + " of them are mapped files") << "\n"
             << "variants   " << FormatBytes(store.resident_bytes) << " resident of "
             << (store.budget_bytes == UINT64_MAX ? "any number of bytes" : FormatBytes(store.budget_bytes)) << "\n"
             << "KV cache   " << FormatBytes(stats.kv_bytes) << " for "

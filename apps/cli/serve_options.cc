@@ -141,6 +141,7 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
       .Env("DELTAFOLD_THREADS")
       .ShowDefault();
   AddKernelOptions(command, options.kernels);
+  AddWeightsOption(command, options.weights);
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ struct ServeOptions {
   int64_t shutdown_timeout_s = 30;
   std::string log_level = "info";
   KernelOptions kernels = kDefaultKernelOptions;
+  WeightMemory weights = WeightMemory::kRam;
   bool enable_lora = true;  // accepted: what it asks for always holds
 };
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <thread>
 
 #include "base/atomic_file.h"
+#include "base/clock.h"
 #include "base/float16.h"
 #include "base/mapped_file.h"
 #include "base/presence.h"
@@ -266,6 +268,31 @@ TEST(ThreadPool, StartsNoMoreThreadsThanCpusAndStillRunsAllParts) {
     const auto n_distinct = std::unique(ran_on.begin(), ran_on.end()) - ran_on.begin();
     ASSERT_LE(static_cast<size_t>(n_distinct), UsableCpus());
   }
+}
+
+// Waking a worker where the caller runs would make the two take turns beside an idle CPU.
+TEST(ThreadPool, WokenWorkersDoNotRunOnTheCallersCpu) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  int n_together = 0, n_seen = 0;
+  for (int call = 0; call < 100; ++call) {
+    std::atomic<int> caller_cpu = sched_getcpu(), worker_cpu = -1;
+    pool.ParallelFor(2, 1, [&](size_t, size_t, size_t thread) {
+      if (thread == 1 && std::this_thread::get_id() != caller) worker_cpu = sched_getcpu();
+      if (thread == 0) {
+        caller_cpu = sched_getcpu();
+        const SteadyClock clock;
+        for (const int64_t start_us = clock.NowUs(); worker_cpu < 0 && clock.NowUs() - start_us < 20'000;) {
+        }
+      }
+    });
+    n_seen += worker_cpu >= 0 ? 1 : 0;
+    n_together += worker_cpu == caller_cpu ? 1 : 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the worker parks
+  }
+  if (UsableCpus() < 2) GTEST_SKIP() << "one CPU: no worker is started";
+  EXPECT_GT(n_seen, 0);
+  EXPECT_LE(n_together, n_seen / 4) << "of " << n_seen << "; the system may move threads in between";
 }
 
 TEST(ThreadPool, KeepsWhatIsNotWorthAThreadOnTheCaller) {

@@ -43,7 +43,7 @@ bool SpinUntil(const Condition& condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(size_t n_threads) : slots_(n_threads) {
+ThreadPool::ThreadPool(size_t n_threads, std::vector<NumaNode> nodes) : nodes_(std::move(nodes)), slots_(n_threads) {
   DF_CHECK(n_threads >= 1);
   // A thread more than there are CPUs would only take turns with the others. The split stays that of the threads asked
   // for.
@@ -109,6 +109,7 @@ void ThreadPool::Run(size_t n, size_t grain, Part part, const void* body) {
 
 void ThreadPool::WakeParked() {
   if (n_parked_.load(std::memory_order_seq_cst) == 0) return;
+  caller_cpu_.store(sched_getcpu(), std::memory_order_relaxed);  // advice
   // A worker between its look at the epoch and its wait holds the lock.
   {
     const std::lock_guard lock(mutex_);
@@ -116,7 +117,32 @@ void ThreadPool::WakeParked() {
   wake_.notify_all();
 }
 
+void ThreadPool::BindCaller() const {
+  if (!nodes_.empty()) BindThisThread(nodes_[NodeOfThread(nodes_, 0, n_threads())]);
+}
+
+// A worker that is woken may find itself on the CPU of whoever woke it, and the two take turns there beside an idle CPU
+// until the system's next balancing: on a virtual machine with 2 CPUs for 10 to 20 ms, every time. So it moves at once,
+// and is free again to be moved.
+void ThreadPool::LeaveCallersCpu(size_t worker) const {
+  const int taken = caller_cpu_.load(std::memory_order_relaxed);
+  if (taken < 0 || sched_getcpu() != taken) return;
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0 || CPU_COUNT(&all) < 2) return;
+  size_t others_before = (worker - 1) % static_cast<size_t>(CPU_COUNT(&all) - 1);  // each worker takes another one
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &all) || cpu == taken || others_before-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof(one), &one);
+    sched_setaffinity(0, sizeof(all), &all);
+    return;
+  }
+}
+
 void ThreadPool::Work(size_t worker) {
+  if (!nodes_.empty()) BindThisThread(nodes_[NodeOfThread(nodes_, worker, n_threads())]);
   uint64_t seen = 0;
   while (true) {
     const auto changed = [&] { return epoch_.load(std::memory_order_seq_cst) != seen; };
@@ -125,6 +151,8 @@ void ThreadPool::Work(size_t worker) {
       n_parked_.fetch_add(1, std::memory_order_seq_cst);
       wake_.wait(lock, changed);
       n_parked_.fetch_sub(1, std::memory_order_relaxed);
+      lock.unlock();
+      LeaveCallersCpu(worker);
     }
     seen = epoch_.load(std::memory_order_acquire);  // before stopping_: the destructor sets that first
     if (stopping_.load(std::memory_order_acquire)) return;

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/numa.h"
+
 namespace df {
 
 // Owned by one caller thread; ParallelFor must not be called from two threads at once or from inside a task.
@@ -18,12 +20,17 @@ class ThreadPool {
  public:
   // `n_threads` >= 1 counts the caller: 1 starts no thread at all. No more are started than UsableCpus(), fewer where
   // the system gives fewer (limits of memory or processes): parts then outnumber threads, which take one after another.
-  explicit ThreadPool(size_t n_threads);
+  // Where there are several memory nodes, each worker stays on the node of its part.
+  explicit ThreadPool(size_t n_threads, std::vector<NumaNode> nodes = UsableNumaNodes());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t n_threads() const { return slots_.size(); }
+  const std::vector<NumaNode>& nodes() const { return nodes_; }  // empty on a machine with one
+
+  // Confines the calling thread to the node of the first part, for good: for a thread that does nothing but call.
+  void BindCaller() const;
 
   // Calls body(begin, end, thread) once for each of at most n_threads() contiguous parts of [0, n), sizes differing by
   // at most `grain`; parts are multiples of `grain` but for the last. Static: a part depends on (n, grain, n_threads)
@@ -48,17 +55,20 @@ class ThreadPool {
   // Runs the part of `thread` unless it was taken before.
   void TakePart(size_t thread);
   void WakeParked();
+  void LeaveCallersCpu(size_t worker) const;
 
   // Whether a part of the current call waits for somebody to take it. A cache line each: they are polled.
   struct alignas(64) Slot {
     std::atomic<bool> open{false};
   };
 
+  const std::vector<NumaNode> nodes_;
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<uint64_t> epoch_{0};    // counts ParallelFor calls; a change starts the workers
   std::atomic<size_t> n_parked_{0};   // workers that wait, or are about to
+  std::atomic<int> caller_cpu_{-1};   // where the caller last woke workers
   std::atomic<size_t> n_running_{0};  // parts of the current call, the caller's own apart, that are not finished
   std::vector<Slot> slots_;           // of the workers; slots_[0] is the caller's and unused
   std::atomic<bool> stopping_{false};

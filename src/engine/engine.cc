@@ -11,6 +11,7 @@
 namespace df {
 
 void EngineLoop::Run() {
+  context_.pool.BindCaller();
   News news;
   while (inbox_.Take(PatienceUs(), news)) {
     busy_since_us_.store(clock_.NowUs(), std::memory_order_relaxed);
@@ -81,6 +82,9 @@ void EngineLoop::Step() {
   const int64_t start_us = clock_.NowUs();
   BuildStep(pieces, base_->config.vocab, step_);
   const MatView<float> logits = decoder_.Step(context_, step_.batch, kv_pool_);
+  if (const Status intact = base_->CheckIntact(); !intact.ok()) {
+    return EndWhere([](const Sequence&) { return true; }, intact);
+  }
   for (size_t i = 0; i < step_.sampling.size(); ++i) {
     if (step_.sampling[i]->MustGoOn()) kernels::Forbid(logits, i, step_.sampling[i]->stop_tokens);
   }

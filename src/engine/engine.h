@@ -66,7 +66,8 @@ class Engine {
   virtual EngineStats Stats() const = 0;
   virtual const EngineOptions& options() const = 0;  // as resolved
   virtual const BaseWeights& base() const = 0;
-  // False once the engine thread has not finished a step for 30 s with work at hand.
+  // False once the engine thread has not finished a step for 30 s with work at hand, or mapped base weights were lost:
+  // every request then ends with BaseWeights::CheckIntact().
   virtual bool Healthy() const = 0;
 };
 

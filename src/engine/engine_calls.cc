@@ -90,6 +90,7 @@ EngineStats EngineLoop::Stats() const {
 }
 
 bool EngineLoop::Healthy() const {
+  if (!base_->CheckIntact().ok()) return false;
   const int64_t since_us = busy_since_us_.load(std::memory_order_relaxed);
   return since_us == kIdle || clock_.NowUs() - since_us < kStalledUs;
 }

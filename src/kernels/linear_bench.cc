@@ -51,7 +51,8 @@ struct World {
     }
     stored = RandomDelta(store, kSize, kSize, {.planes = 1, .row_scale = true});
     for (size_t i = 0; i < kVariants; ++i) variants.push_back(PackDelta(context, stored));
-    lora = PackDelta(context, RandomDelta(store, kSize, kSize, {.ranks = {16}}));
+    const LinearDelta adapter = RandomDelta(store, kSize, kSize, {.ranks = {16}});
+    for (size_t i = 0; i < kVariants; ++i) adapters.push_back(PackDelta(context, adapter));
     x = RandomRows(store, kMaxRows, kSize);
     y = Mat<float>(kMaxRows, kSize);
   }
@@ -62,7 +63,7 @@ struct World {
   LinearDelta stored;
   std::vector<LinearWeight> bases;
   std::vector<PackedDelta> variants;
-  PackedDelta lora;
+  std::vector<PackedDelta> adapters;  // LoRA, x 256 KB
   Mat<float> x;
   Mat<float> y;
 };
@@ -109,7 +110,8 @@ void LimitCopyMemory(benchmark::State& state) {
 BENCHMARK(LimitCopyMemory);
 
 // A call of `n` rows: of `n_variants` variants with signs, an equal share each, or all with `shared` (null = base).
-void RunLinear(benchmark::State& state, Phase phase, size_t n, size_t n_variants, const PackedDelta* shared = nullptr) {
+void RunLinear(benchmark::State& state, Phase phase, size_t n, size_t n_variants, const PackedDelta* shared = nullptr,
+               const std::vector<PackedDelta>& variants = TheWorld().variants) {
   World& world = TheWorld();
   std::vector<LinearSegment> segments;
   const size_t n_segments = std::max<size_t>(1, n_variants);
@@ -119,7 +121,7 @@ void RunLinear(benchmark::State& state, Phase phase, size_t n, size_t n_variants
   size_t call = 0;
   for (auto _ : state) {
     for (size_t s = 0; s < n_variants; ++s) {
-      segments[s].delta = &world.variants[(call * n_variants + s) % kVariants];
+      segments[s].delta = &variants[(call * n_variants + s) % kVariants];
     }
     Linear(world.context, world.bases[call++ % kCopies], segments, MatView<const float>(world.x.Row(0), n, kSize),
            world.y.Rows(0, n));
@@ -153,8 +155,12 @@ constexpr KernelOptions kFixedLookup = {.sign_kernel = SignKernel::kLookup};
 BENCHMARK_CAPTURE(DecodeOneVariant, exact, kFixedExact)->Arg(4)->Arg(6)->Arg(8)->Arg(12);
 BENCHMARK_CAPTURE(DecodeOneVariant, lut, kFixedLookup)->Arg(4)->Arg(6)->Arg(8)->Arg(12);
 
-void LinearDecodeLora(benchmark::State& state) { RunLinear(state, Phase::kDecode, 1, 0, &TheWorld().lora); }
-BENCHMARK(LinearDecodeLora);
+// Every row an adapter of its own, of rank 16.
+void LinearDecodeLora(benchmark::State& state) {
+  const auto n = static_cast<size_t>(state.range(0));
+  RunLinear(state, Phase::kDecode, n, n, nullptr, TheWorld().adapters);
+}
+BENCHMARK(LinearDecodeLora)->Arg(1)->Arg(4)->Arg(8)->Arg(16);
 
 void LinearPrefillBase(benchmark::State& state) {
   RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 0);
@@ -167,7 +173,7 @@ void LinearPrefillVariant(benchmark::State& state) {
 BENCHMARK(LinearPrefillVariant)->Arg(4)->Arg(8)->Arg(12)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
 
 void LinearPrefillLora(benchmark::State& state) {
-  RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 0, &TheWorld().lora);
+  RunLinear(state, Phase::kPrefill, static_cast<size_t>(state.range(0)), 0, &TheWorld().adapters[0]);
 }
 BENCHMARK(LinearPrefillLora)->Arg(256);
 

@@ -58,6 +58,8 @@ constexpr size_t kReleaseBytes = size_t{8} << 20;
 
 void RunJob(KernelContext& context, const Job& job, void (*release)(void* user, Bytes part), void* user) {
   const size_t n_tiles = (job.d_out + kTileRows - 1) / kTileRows;
+  // Products give each thread an equal share of the tiles: its pages lie on its node, whichever thread packs them.
+  PlaceShares(context.pool.nodes(), context.pool.n_threads(), {job.tiles, n_tiles * job.tile_bytes});
   const size_t source_tile_bytes = kTileRows * job.stride_bytes;
   const size_t per_part =
       release == nullptr ? n_tiles : std::max<size_t>(1, kReleaseBytes / std::max<size_t>(1, source_tile_bytes));
@@ -149,6 +151,7 @@ RowMajorWeight Borrow(const RowMajorWeight& weight) {
 }  // namespace
 
 float PackedWeight::At(size_t row, size_t col) const {
+  if (IsMapped()) return Decode(dtype, mapped.data() + (row * d_in + col) * DTypeBytes(dtype));
   const size_t in_tile =
       dtype == DType::kBf16 ? (col / 2 * kTileRows + row % kTileRows) * 2 + col % 2 : col * kTileRows + row % kTileRows;
   return Decode(dtype, tiles.data() + row / kTileRows * tile_bytes() + in_tile * DTypeBytes(dtype));
@@ -226,6 +229,13 @@ PackedWeight PackWeight(KernelContext& context, const TensorView& weight, void (
                    .packers = PackersOf(packed.dtype)};
   RunJob(context, job, release, user);
   return packed;
+}
+
+PackedWeight MapWeight(const TensorView& weight) {
+  DF_CHECK(weight.shape.rank() == 2 && IsWeightDType(weight.dtype));
+  DF_CHECK(weight.bytes.size() == weight.shape[0] * weight.shape[1] * DTypeBytes(weight.dtype));
+  return {
+      .dtype = weight.dtype, .d_out = weight.shape[0], .d_in = weight.shape[1], .tiles = {}, .mapped = weight.bytes};
 }
 
 RowMajorWeight PackRowMajor(const TensorView& weight) {

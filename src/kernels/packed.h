@@ -7,6 +7,8 @@
 //   8b+i, 1 = +1; padding rows and columns are zero bits, padding rows have zero scale.
 // Few rows (LoRA's A, replaced rows) stay row-major as stored: tiles of 32 would hold more padding than weights.
 // All are one form for every CPU target.
+//
+// A base weight may also stay where it is stored, in a mapped file: kernels then make P32 of the block at hand.
 #ifndef DELTAFOLD_KERNELS_PACKED_H_
 #define DELTAFOLD_KERNELS_PACKED_H_
 
@@ -24,16 +26,20 @@ namespace df::kernels {
 
 inline constexpr size_t kTileRows = 32;
 
-// A [d_out, d_in] matrix in P32. Immutable once packed; thread-safe to read.
+// A [d_out, d_in] matrix in P32, or as stored. Immutable once packed; thread-safe to read. Products have the same bits
+// in both forms.
 struct PackedWeight {
   DType dtype = DType::kBf16;  // kBf16, kF16 or kF32
   size_t d_out = 0;
   size_t d_in = 0;
-  Buffer<uint8_t> tiles;
+  Buffer<uint8_t> tiles;  // P32; empty where the matrix is mapped
+  Bytes mapped = {};      // [d_out, d_in] row after row at any alignment, of an owner that outlives this; else empty
+
+  bool IsMapped() const { return !mapped.empty(); }
 
   size_t n_tiles() const { return (d_out + kTileRows - 1) / kTileRows; }
   size_t tile_bytes() const { return (d_in + 1) / 2 * 2 * kTileRows * DTypeBytes(dtype); }
-  size_t bytes() const { return tiles.size_bytes(); }
+  size_t bytes() const { return IsMapped() ? mapped.size() : tiles.size_bytes(); }
   // Element as f32: for the oracle and for single reads.
   float At(size_t row, size_t col) const;
   // Row as f32 into out [d_in].
@@ -122,6 +128,9 @@ PackedWeight PackWeight(KernelContext& context, const TensorView& weight);
 // As above, giving mapped pages back through `release` (called with parts of weight.bytes already consumed, in order).
 PackedWeight PackWeight(KernelContext& context, const TensorView& weight, void (*release)(void* user, Bytes part),
                         void* user);
+
+// The stored tensor itself: nothing is read or copied.
+PackedWeight MapWeight(const TensorView& weight);
 
 // As PackWeight without tiling: one copy of the stored bytes.
 RowMajorWeight PackRowMajor(const TensorView& weight);

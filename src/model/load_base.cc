@@ -4,13 +4,20 @@
 namespace df {
 namespace {
 
-// Reads slots of one checkpoint into packed form, giving mapped pages back behind itself.
+// Reads slots of one checkpoint into packed form, giving mapped pages back behind itself; or refers to its matrices.
 class BaseLoader {
  public:
-  BaseLoader(KernelContext& context, const Checkpoint& checkpoint) : context_(context), checkpoint_(checkpoint) {}
+  BaseLoader(KernelContext& context, const Checkpoint& checkpoint, WeightMemory memory)
+      : context_(context), checkpoint_(checkpoint), memory_(memory) {}
 
   kernels::PackedWeight Matrix(const std::string& name) {
     const StoredTensor& stored = Find(name);
+    if (memory_ == WeightMemory::kMapped) {
+      stored.file->WillNeed(stored.view.bytes);
+      bytes_ += stored.view.bytes.size();
+      mapped_bytes_ += stored.view.bytes.size();
+      return kernels::MapWeight(stored.view);
+    }
     const auto release = [](void* file, Bytes part) { static_cast<const MappedFile*>(file)->DropPages(part); };
     kernels::PackedWeight packed =
         kernels::PackWeight(context_, stored.view, release, const_cast<MappedFile*>(stored.file));
@@ -42,6 +49,7 @@ class BaseLoader {
   }
 
   size_t bytes() const { return bytes_; }
+  size_t mapped_bytes() const { return mapped_bytes_; }
 
  private:
   // Bind has found every slot.
@@ -53,12 +61,22 @@ class BaseLoader {
 
   KernelContext& context_;
   const Checkpoint& checkpoint_;
+  const WeightMemory memory_;
   size_t bytes_ = 0;
+  size_t mapped_bytes_ = 0;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<const BaseWeights>> LoadBase(KernelContext& context, const Checkpoint& checkpoint) {
+Status BaseWeights::CheckIntact() const {
+  if (mapped == nullptr) return Status::Ok();
+  const Status status = mapped->CheckIntact();
+  return status.ok() ? status : Status(StatusCode::kIo, "base weights were lost: " + status.message());
+}
+
+Result<std::shared_ptr<const BaseWeights>> LoadBase(KernelContext& context, std::shared_ptr<const Checkpoint> owner,
+                                                    WeightMemory memory) {
+  const Checkpoint& checkpoint = *owner;
   DF_ASSIGN_OR_RETURN(const BoundCheckpoint bound, Bind(checkpoint));
   auto base = std::make_shared<BaseWeights>();
   base->config = checkpoint.config();
@@ -66,14 +84,16 @@ Result<std::shared_ptr<const BaseWeights>> LoadBase(KernelContext& context, cons
   DF_ASSIGN_OR_RETURN(base->fingerprint, BaseFingerprint(checkpoint, bound));
   base->rope = ComputeRopeFrequencies(base->config.rope, base->config.head_dim);
 
-  BaseLoader loader(context, checkpoint);
+  BaseLoader loader(context, checkpoint, memory);
   base->embedding.weight = loader.Matrix(kEmbeddingName);
   base->layers.reserve(base->config.n_layers);
   for (size_t layer = 0; layer < base->config.n_layers; ++layer) base->layers.push_back(loader.Layer(layer));
   base->final_norm = loader.Vector(kFinalNormName);
   if (!base->tied) base->head.weight = loader.Matrix(kHeadName);
   base->bytes = loader.bytes();
+  base->mapped_bytes = loader.mapped_bytes();
   DF_RETURN_IF_ERROR(checkpoint.CheckIntact());
+  if (memory == WeightMemory::kMapped) base->mapped = std::move(owner);
   return std::shared_ptr<const BaseWeights>(std::move(base));
 }
 

@@ -39,13 +39,27 @@ struct BaseWeights {
   std::vector<LayerWeights> layers;  // [n_layers]
   Buffer<float> final_norm;          // [d_model]
   RopeFrequencies rope;
-  size_t bytes = 0;  // memory held, everything counted
+  size_t bytes = 0;  // of all weights
+  size_t mapped_bytes =
+      0;  // those of them that lie in mapped files: shared between processes, given up when memory is short
+  std::shared_ptr<const Checkpoint> mapped;  // owner of the mapped ones; else null
 
   const kernels::LinearWeight& HeadWeight() const { return tied ? embedding : head; }
+  // kIo naming the file once mapped weights were lost, since it was cut short or cannot be read: what a step has
+  // computed before this says so is void.
+  Status CheckIntact() const;
 };
 
-// Repacks tensor by tensor; mapped pages are given back behind, so that memory is one copy of the weights.
-Result<std::shared_ptr<const BaseWeights>> LoadBase(KernelContext& context, const Checkpoint& checkpoint);
+// Where the matrices of a base lie.
+enum class WeightMemory : uint8_t {
+  kRam,     // repacked tensor by tensor into huge pages; mapped pages are given back behind: one copy of the weights
+  kMapped,  // in the checkpoint's files, as stored: nothing is copied, decoding is slower
+};
+
+// The only errors are those of Bind and BaseFingerprint, and kCorrupt for a file that is cut short meanwhile.
+Result<std::shared_ptr<const BaseWeights>> LoadBase(KernelContext& context,
+                                                    std::shared_ptr<const Checkpoint> checkpoint,
+                                                    WeightMemory memory = WeightMemory::kRam);
 
 struct LayerDelta {
   std::array<kernels::PackedDelta, kLinearSlots> linear;  // PackedDelta::IsBase() where unchanged

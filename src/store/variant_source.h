@@ -18,21 +18,22 @@ struct LoadedBase {
   std::shared_ptr<const Variant> variant;
 };
 // Loads a model directory (or hub id in the local cache) as the base. Errors are the readers'.
-Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory);
+Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory,
+                                   WeightMemory memory = WeightMemory::kRam);
 
 // Immutable, thread-safe.
 struct VariantSource {
-  std::string directory;  // links resolved
-  GenerationInfo info;    // resident_bytes from shapes and dtypes
-  std::shared_ptr<const DeltaDirectory> delta;   // one of these two
-  std::shared_ptr<const PeftAdapter> adapter;    //
-  bool verified = false;  // every byte was read and compared when it was opened
-  GenerationRef parent;   // of an adapter on a 1-bit variant; null = the base
+  std::string directory;                        // links resolved
+  GenerationInfo info;                          // resident_bytes from shapes and dtypes
+  std::shared_ptr<const DeltaDirectory> delta;  // one of these two
+  std::shared_ptr<const PeftAdapter> adapter;   //
+  bool verified = false;                        // every byte was read and compared when it was opened
+  GenerationRef parent;                         // of an adapter on a 1-bit variant; null = the base
 };
 
 struct OpenOptions {
-  GenerationRef parent = nullptr;                 // of an adapter: a 1-bit variant of the same base
-  const VariantSource* parent_source = nullptr;   // its files
+  GenerationRef parent = nullptr;                // of an adapter: a 1-bit variant of the same base
+  const VariantSource* parent_source = nullptr;  // its files
   // Reads every byte and compares the digest. Without it whoever opens loads at once, which does the same.
   bool verify = true;
 };

@@ -29,7 +29,7 @@ inline TinyWeights LoadTinyWeights() {
   WriteTinyAdapter(directory / "broken", {.seed = 5, .broken = true});
   KernelContext context(1);
   TinyWeights weights;
-  weights.base = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(directory / "base"))));
+  weights.base = ValueOrDie(LoadBase(context, ValueOrDie(Checkpoint::Open(directory / "base"))));
   for (const std::string name : {"delta1", "delta2", "adapter", "broken"}) {
     weights.variants[name] = ValueOrDie(LoadVariantWeights(context, *weights.base, directory / name));
   }

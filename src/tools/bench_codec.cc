@@ -177,7 +177,7 @@ class CodecRun {
     DF_RETURN_IF_ERROR(Measure("load the base (of its file)", base_->weight_bytes(), [&]() -> Status {
       base.reset();
       DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory_ + "/base"));
-      DF_ASSIGN_OR_RETURN(base, LoadBase(context_, *checkpoint));
+      DF_ASSIGN_OR_RETURN(base, LoadBase(context_, checkpoint));
       return Status::Ok();
     }));
     return MeasureVariantLoads(*base, directory_ + "/compressed");

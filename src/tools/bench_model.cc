@@ -20,17 +20,19 @@ namespace df::tools {
 namespace {
 
 constexpr size_t kMaxBatch = 64;
-constexpr size_t kMaxPairs = 20;
-constexpr size_t kTokensAfterPrompt = 9;             // the first one and eight steps with the prompt behind them
+constexpr size_t kMaxPairs = 12;
+constexpr size_t kTokensAfterPrompt = 5;             // the first one and four steps with the prompt behind them
 constexpr uint64_t kSlackBytes = uint64_t{1} << 30;  // activations, the measurement of limits, the program
 
 double Milliseconds(double seconds) { return seconds * 1e3; }
 
-uint64_t ResidentBytes() {
+void ReadResident(ModelBenchReport& report) {
   std::ifstream statm("/proc/self/statm");
-  uint64_t total_pages = 0, resident_pages = 0;
-  statm >> total_pages >> resident_pages;
-  return resident_pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  uint64_t total_pages = 0, resident_pages = 0, file_pages = 0;
+  statm >> total_pages >> resident_pages >> file_pages;
+  const auto page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  report.rss_bytes = resident_pages * page_bytes;
+  report.rss_file_bytes = file_pages * page_bytes;
 }
 
 Status CheckMemory(const std::string& what, uint64_t needed_bytes) {
@@ -66,7 +68,7 @@ class ModelRun {
     for (const size_t n : options_.batches) DF_RETURN_IF_ERROR(MeasureBatch(n));
     DF_RETURN_IF_ERROR(MeasureTable());
     for (const size_t n : options_.prompt_tokens) DF_RETURN_IF_ERROR(MeasurePrompt(n));
-    report_.rss_bytes = ResidentBytes();
+    ReadResident(report_);
     return Status::Ok();
   }
 

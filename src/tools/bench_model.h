@@ -24,8 +24,8 @@ struct ModelBenchOptions {
   size_t table_prompt_tokens = 64;  // of the requests behind the table of variants
   size_t table_rounds = 8;
   size_t decode_rounds = 4;
-  size_t decode_tokens = 10;    // of a sequence a round
-  double prompt_budget_s = 20;  // for each prompt length: as many pairs as fit, at least one, at most 20
+  size_t decode_tokens = 8;     // of a sequence a round
+  double prompt_budget_s = 20;  // for each prompt length: as many pairs as fit, at least one, at most 12
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
 
@@ -73,6 +73,7 @@ struct ModelBenchReport {
   size_t n_threads = 0, n_variants = 0;
   Machine before = {}, after = {};
   uint64_t base_bytes = 0, variant_bytes = 0, copies_bytes = 0, kv_bytes = 0, rss_bytes = 0;  // variant: all together
+  uint64_t rss_file_bytes = 0;  // those of rss_bytes that are pages of files: with mapped weights most
   std::vector<VariantLine> variants = {};
   std::vector<PromptLine> prompts = {};
   std::vector<BatchLine> batches = {};

@@ -83,11 +83,9 @@ Json ToJson(const ModelBenchReport& report) {
   json["limits"] = {{"before", ToJson(report.before)},
                     {"after", ToJson(report.after)},
                     {"drift", Drift(report.before, report.after)}};
-  json["memory"] = {{"base_bytes", report.base_bytes},
-                    {"variant_bytes", report.variant_bytes},
-                    {"copies_bytes", report.copies_bytes},
-                    {"kv_bytes", report.kv_bytes},
-                    {"rss_bytes", report.rss_bytes}};
+  json["memory"] = {{"base_bytes", report.base_bytes},     {"variant_bytes", report.variant_bytes},
+                    {"copies_bytes", report.copies_bytes}, {"kv_bytes", report.kv_bytes},
+                    {"rss_bytes", report.rss_bytes},       {"rss_file_bytes", report.rss_file_bytes}};
   json["variants"] = Json::array();
   for (const VariantLine& line : report.variants) {
     json["variants"].push_back({{"name", line.name},

@@ -11,7 +11,7 @@ namespace {
 struct Family {
   explicit Family(KernelContext& context) {
     const std::string demo = std::string(DELTAFOLD_SOURCE_DIR) + "/demo/";
-    base = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(demo + "zen-mini-base"))));
+    base = ValueOrDie(LoadBase(context, ValueOrDie(Checkpoint::Open(demo + "zen-mini-base"))));
     members.push_back(nullptr);
     for (const char* name : {"zen-mini-json", "zen-mini-legal", "zen-mini-sort"}) {
       members.push_back(

@@ -108,7 +108,7 @@ void ForEachTarget(const Body& body) {
 inline std::shared_ptr<const BaseWeights> LoadGoldenBase(const std::string& relative) {
   KernelContext context(2);
   const auto checkpoint = ValueOrDie(Checkpoint::Open(GoldenPath(relative)));
-  return ValueOrDie(LoadBase(context, *checkpoint));
+  return ValueOrDie(LoadBase(context, checkpoint));
 }
 
 }  // namespace df::testing

@@ -58,7 +58,7 @@ TEST(Hostile, SafetensorsFiles) {
 
 Result<std::shared_ptr<const BaseWeights>> LoadModel(KernelContext& context, const std::string& directory) {
   DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(directory));
-  return LoadBase(context, *checkpoint);
+  return LoadBase(context, checkpoint);
 }
 
 TEST(Hostile, ModelDirectories) {

@@ -34,7 +34,7 @@ TEST(Memory, NoMatrixOfAVariantIsEverMaterialized) {
   ASSERT_NE(family, nullptr) << "directory written by: synthetic_family DIR wide 3";
   KernelContext context(2);
   const auto checkpoint = testing::ValueOrDie(Checkpoint::Open(std::string(family) + "/base"));
-  const auto base = testing::ValueOrDie(LoadBase(context, *checkpoint));
+  const auto base = testing::ValueOrDie(LoadBase(context, checkpoint));
   Decoder decoder(base);
   testing::Sequence warm_up(*base, nullptr, 64);
   Step(context, decoder, warm_up);  // activations and scratch grow to their size
@@ -104,7 +104,7 @@ TEST(Memory, VariantsHoldWhatTheirFilesHold) {
   ASSERT_NE(family, nullptr);
   KernelContext context(1);
   const auto checkpoint = testing::ValueOrDie(Checkpoint::Open(std::string(family) + "/base"));
-  const auto base = testing::ValueOrDie(LoadBase(context, *checkpoint));
+  const auto base = testing::ValueOrDie(LoadBase(context, checkpoint));
   EXPECT_LT(base->bytes, checkpoint->weight_bytes() * 101 / 100);
   const auto delta = testing::ValueOrDie(DeltaDirectory::Open(std::string(family) + "/delta-0"));
   const auto variant = testing::ValueOrDie(LoadDelta(context, *base, *delta));

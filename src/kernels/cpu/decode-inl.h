@@ -22,6 +22,7 @@
 #include "kernels/cpu/decode_fused-inl.h"
 #include "kernels/cpu/epilogue-inl.h"
 #include "kernels/cpu/linear_plan.h"
+#include "kernels/cpu/packed.h"
 #include "kernels/cpu/sign_tables-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -50,6 +51,15 @@ inline WeightBlock BlockAt(const PackedWeight& weight, size_t tile, size_t pair)
   const size_t next_tile = tile + kUnitTiles < weight.n_tiles() ? kUnitTiles * weight.tile_bytes() : 0;
   block.ahead = is_last ? tile_begin + next_tile : block.weights + block.bytes;
   return block;
+}
+
+inline constexpr size_t kStagedBytes = kBlockColumns * kTileRows * sizeof(float);
+
+// The same block of a mapped weight, made here. Making it has fetched the rows' next lines: nothing else is asked for.
+inline WeightBlock StagedBlockAt(const PackedWeight& weight, size_t tile, size_t column, uint8_t* staged) {
+  const size_t n_columns = std::min(kBlockColumns, weight.d_in - column);
+  StageBlock(weight, {.tile = tile, .first = column, .n_cols = n_columns, .next_tile = tile + kUnitTiles}, staged);
+  return {.weights = staged, .n_pairs = (n_columns + 1) / 2, .bytes = 0, .ahead = staged};
 }
 
 // One block times all rows of the set; fetches the first `ahead_bytes` of what is ahead.
@@ -157,9 +167,11 @@ inline void DecodeSignBlock(const LinearSet& set, size_t first_tile, size_t firs
     const size_t column = first + i * kBlockColumns;
     const size_t n_octets = signs.LeftUntil(i + 1, n_blocks);
     // Where signs fetch weights, they take the end of the last tile's block.
-    const uint8_t* signs_ahead = set.weight->tiles.data();  // where only signs are left: a line that does no harm
+    // Where only signs are left: a line that does no harm.
+    const auto* signs_ahead = reinterpret_cast<const uint8_t*>(sums.base);
     for (size_t tile = first_tile; tile < last_tile; ++tile) {
-      const WeightBlock block = BlockAt(*set.weight, tile, column / 2);
+      const WeightBlock block = set.weight->IsMapped() ? StagedBlockAt(*set.weight, tile, column, sums.staged)
+                                                       : BlockAt(*set.weight, tile, column / 2);
       const size_t left = kSignsFetchWeights && tile + 1 == last_tile ? std::min(block.bytes, n_octets * 64) : 0;
       MultiplyBlock(set, block, column, block.bytes - left, sums.base + (tile - first_tile) * kTileRows);
       signs_ahead = block.ahead + block.bytes - left;

@@ -28,8 +28,9 @@ namespace df::kernels::cpu::HWY_NAMESPACE {
 
 // Sums of one unit while it is worked on.
 struct UnitSums {
-  float* base = nullptr;   // [rows of the set][kUnitRows]
-  float* signs = nullptr;  // [items of the set][kUnitRows], not yet scaled
+  float* base = nullptr;      // [rows of the set][kUnitRows]
+  float* signs = nullptr;     // [items of the set][kUnitRows], not yet scaled
+  uint8_t* staged = nullptr;  // [kStagedBytes] of a mapped weight: the block at hand
 };
 
 #if HWY_TARGET == HWY_AVX3
@@ -144,6 +145,7 @@ inline void FusedUnit(const LinearPlan& plan, const LinearSet& set, size_t first
 // Whole blocks of columns and two tiles of bf16: what is left over is decode-inl.h's.
 inline bool CanFuse(const LinearPlan& plan, const LinearSet& set, size_t first_tile) {
   if (!ThisCore().prefetches_streams || set.groups.size() != 1 || set.weight->dtype != DType::kBf16) return false;
+  if (set.weight->IsMapped()) return false;
   if (plan.d_in % kBlockColumns != 0 || first_tile + kUnitTiles > set.weight->n_tiles()) return false;
   return std::all_of(set.items.begin(), set.items.end(),
                      [&](const SignItem& item) { return first_tile + kUnitTiles <= item.n_tiles; });

@@ -162,6 +162,13 @@ HWY_EXPORT(AddSignRow);
 HWY_EXPORT(AddMultipleOf);
 
 void ReadRow(const PackedWeight& weight, size_t row, float* out) {
+  if (weight.IsMapped()) {
+    const size_t row_bytes = weight.d_in * DTypeBytes(weight.dtype);
+    ReadFloats(
+        {.dtype = weight.dtype, .shape = {weight.d_in}, .bytes = weight.mapped.subspan(row * row_bytes, row_bytes)}, 0,
+        {out, weight.d_in});
+    return;
+  }
   const uint8_t* tile = weight.tiles.data() + row / kTileRows * weight.tile_bytes();
   const size_t element_bytes = DTypeBytes(weight.dtype);
   const size_t step = weight.dtype == DType::kBf16 ? 2 * element_bytes : element_bytes;  // from row to row

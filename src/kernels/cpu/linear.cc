@@ -29,6 +29,9 @@ namespace df::kernels::cpu::HWY_NAMESPACE {
 // four tiles of sums (128 KB) lie beside it.
 inline constexpr size_t kPrefillTiles = 4;
 
+// What is fetched for an epilogue must wait in the second level beside tables and weights.
+inline constexpr size_t kMaxFetchedBytes = size_t{64} << 10;
+
 // The widest range of outputs of any set, in tiles.
 size_t TilesOf(std::span<const LinearSet> sets) {
   size_t d_out = 0;
@@ -53,50 +56,78 @@ size_t MostItems(std::span<const LinearSet> sets) {
   return n;
 }
 
+// The low-rank factors that the epilogue of a unit will read, a few lines of each adapter: on their way into the second
+// level while the base is multiplied. 8 rows of 8 adapters of rank
+// 16 on a Zen 4, 4096 x 4096: 1.08 of the base alone, 1.12 without.
+void FetchLowRank(const LinearSet& set, size_t unit) {
+  size_t left_bytes = kMaxFetchedBytes;
+  for (const LinearRun& run : set.runs) {
+    if (run.delta() == nullptr) continue;
+    for (const PackedLowRank& pair : run.delta()->low_rank) {
+      const size_t begin = unit * kUnitTiles * pair.b.tile_bytes();
+      const size_t end = std::min(begin + std::min(left_bytes, kUnitTiles * pair.b.tile_bytes()), pair.b.bytes());
+      for (size_t byte = begin; byte < end; byte += 64) __builtin_prefetch(pair.b.tiles.data() + byte, 0, 2);
+      left_bytes -= std::max(begin, end) - begin;
+    }
+  }
+}
+
 template <class Signs>
 void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   const size_t n_units = (TilesOf(plan.decode) + kUnitTiles - 1) / kUnitTiles;
   const size_t base_floats = MostRows(plan.decode) * kUnitRows;
-  const size_t sums_floats = base_floats + MostItems(plan.decode) * kUnitRows;
+  const size_t staged_begin = base_floats + MostItems(plan.decode) * kUnitRows;
+  const size_t sums_floats = staged_begin + kStagedBytes / sizeof(float);
   float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * sums_floats);
   const size_t grain = Grain(kUnitTiles * TileWorkBytes(plan, MostRows(plan.decode)));
   context.pool.ParallelFor(n_units, grain, [&](size_t begin, size_t end, size_t thread) {
     float* sums = memory + thread * sums_floats;
     for (size_t unit = begin; unit < end; ++unit) {
       for (const LinearSet& set : plan.decode) {
-        DecodeUnit<Signs>(plan, set, unit, {.base = sums, .signs = sums + base_floats});
+        FetchLowRank(set, unit);
+        DecodeUnit<Signs>(
+            plan, set, unit,
+            {.base = sums, .signs = sums + base_floats, .staged = reinterpret_cast<uint8_t*>(sums + staged_begin)});
       }
     }
   });
 }
 
-PanelArgs PanelAt(const LinearPlan& plan, const LinearSet& set, size_t tile, size_t k, float* panel) {
+// What a thread unpacks into, [kPanelColumns][32] each.
+struct PanelMemory {
+  float* panel = nullptr;
+  uint8_t* staged = nullptr;
+};
+
+PanelArgs PanelAt(const LinearPlan& plan, const LinearSet& set, size_t tile, size_t k, const PanelMemory& memory) {
   const PackedWeight& weight = *set.weight;
   const size_t n = std::min(kPanelColumns, plan.padded_cols() - k);
-  return {.tile = tile < weight.n_tiles() ? weight.tiles.data() + tile * weight.tile_bytes() : nullptr,
+  return {.weight = tile < weight.n_tiles() ? &weight : nullptr,
           .dtype = weight.dtype,
-          .tile_index = tile,
+          .tile = tile,
           .first = k,
           .n = n,
           .n_real = std::min(n, plan.d_in - k),
-          .panel = panel};
+          .panel = memory.panel,
+          .staged = memory.staged};
 }
 
 // Tiles [begin, end), at most kPrefillTiles, of one set. sums [tiles][rows of the set][32].
-void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, size_t end, float* panel, float* sums) {
+void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, size_t end, const PanelMemory& memory,
+                  float* sums) {
   const size_t tile_sums = set.rows.size() * kTileRows;
   std::fill_n(sums, (end - begin) * tile_sums, 0.0F);
   for (size_t k = 0; k < plan.padded_cols(); k += kPanelColumns) {
     for (size_t tile = begin; tile < end; ++tile) {
-      const PanelArgs args = PanelAt(plan, set, tile, k, panel);
+      const PanelArgs args = PanelAt(plan, set, tile, k, memory);
       UnpackPanel(args, set.signs);
       // The panel after this one: the next tile's, or the first tile's next columns.
       const size_t next_k = tile + 1 < end ? k : std::min(k + kPanelColumns, plan.padded_cols() - 2);
-      const PanelArgs next = PanelAt(plan, set, tile + 1 < end ? tile + 1 : begin, next_k, panel);
+      const PanelArgs next = PanelAt(plan, set, tile + 1 < end ? tile + 1 : begin, next_k, memory);
       for (size_t i = 0; i < set.groups.size(); ++i) {
         const RowGroup& group = set.groups[i];
         PrefetchPanel(next, set.signs, i, set.groups.size());
-        kPanelProducts[group.size - 1]({.weights = reinterpret_cast<const uint8_t*>(panel),
+        kPanelProducts[group.size - 1]({.weights = reinterpret_cast<const uint8_t*>(memory.panel),
                                         .n_pairs = args.n / 2,
                                         .x = group.x + k * group.size,
                                         .sums = sums + (tile - begin) * tile_sums + group.position * kTileRows,
@@ -116,15 +147,16 @@ void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, si
 
 void PrefillSets(KernelContext& context, const LinearPlan& plan) {
   const size_t panel_floats = kPanelColumns * kTileRows;
-  const size_t thread_floats = panel_floats + MostRows(plan.prefill) * kPrefillTiles * kTileRows;
+  const size_t thread_floats = 2 * panel_floats + MostRows(plan.prefill) * kPrefillTiles * kTileRows;
   float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * thread_floats);
   const size_t grain = Grain(TileWorkBytes(plan, MostRows(plan.prefill)));
   context.pool.ParallelFor(TilesOf(plan.prefill), grain, [&](size_t begin, size_t end, size_t thread) {
-    float* panel = memory + thread * thread_floats;
+    float* floats = memory + thread * thread_floats;
+    const PanelMemory panels = {.panel = floats, .staged = reinterpret_cast<uint8_t*>(floats + panel_floats)};
     for (const LinearSet& set : plan.prefill) {
       const size_t set_end = std::min(end, (set.d_out + kTileRows - 1) / kTileRows);
       for (size_t tile = begin; tile < set_end; tile += kPrefillTiles) {
-        PrefillTiles(plan, set, tile, std::min(tile + kPrefillTiles, set_end), panel, panel + panel_floats);
+        PrefillTiles(plan, set, tile, std::min(tile + kPrefillTiles, set_end), panels, floats + 2 * panel_floats);
       }
     }
   });

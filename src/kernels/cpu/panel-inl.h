@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/block_product-inl.h"
+#include "kernels/cpu/packed.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace df::kernels::cpu::HWY_NAMESPACE {
@@ -26,14 +27,26 @@ inline constexpr size_t kTileVectors = kTileRows / kLanes;
 
 // Columns [first, first + n) of a tile; n even (padded), `n_real` of them exist.
 struct PanelArgs {
-  const uint8_t* tile = nullptr;  // null: no weight, zeros
+  const PackedWeight* weight = nullptr;  // null: no weight, zeros
   DType dtype = DType::kBf16;
-  size_t tile_index = 0;
+  size_t tile = 0;
   size_t first = 0;
   size_t n = 0;
   size_t n_real = 0;
   float* panel = nullptr;
+  uint8_t* staged = nullptr;  // a mapped weight's columns in P32, as many bytes as the panel has
 };
+
+// The first of the columns in P32.
+inline const uint8_t* WeightsOf(const PanelArgs& args) {
+  const PackedWeight& weight = *args.weight;
+  if (weight.IsMapped()) {
+    StageBlock(weight, {.tile = args.tile, .first = args.first, .n_cols = args.n_real, .next_tile = args.tile + 1},
+               args.staged);
+    return args.staged;
+  }
+  return weight.tiles.data() + args.tile * weight.tile_bytes() + args.first * kTileRows * DTypeBytes(args.dtype);
+}
 
 struct SignLines {
   const uint8_t* line = nullptr;     // R32 line of the panel's first octet
@@ -43,14 +56,13 @@ struct SignLines {
 
 inline SignLines LinesOf(const PackedPlane& plane, const PanelArgs& args) {
   const size_t n_octets = (plane.d_in + 7) / 8;
-  return {.line = plane.bits.data() + (args.tile_index * n_octets + args.first / 8) * kTileRows,
-          .row_scale = plane.row_scale.data() + args.tile_index * kTileRows,
+  return {.line = plane.bits.data() + (args.tile * n_octets + args.first / 8) * kTileRows,
+          .row_scale = plane.row_scale.data() + args.tile * kTileRows,
           .col_scale = plane.col_scale.empty() ? nullptr : plane.col_scale.data() + args.first};
 }
 
 template <class Tile>
-inline void UnpackPlain(const PanelArgs& args) {
-  const uint8_t* pair = args.tile + args.first / 2 * Tile::kPairBytes;
+inline void UnpackPlain(const PanelArgs& args, const uint8_t* pair) {
   float* to = args.panel;
   for (size_t k = 0; k < args.n; k += 2, pair += Tile::kPairBytes, to += 2 * kTileRows) {
     DF_UNROLL
@@ -122,15 +134,15 @@ inline void Fold(const PanelArgs& args, const uint8_t* weights, const SignLines&
 
 template <class Tile>
 inline void UnpackTile(const PanelArgs& args, const PackedDelta* signs) {
-  if (args.tile == nullptr) {
+  if (args.weight == nullptr) {
     std::fill_n(args.panel, args.n * kTileRows, 0.0F);
   } else if (signs == nullptr) {
-    UnpackPlain<Tile>(args);
+    UnpackPlain<Tile>(args, WeightsOf(args));
   } else {
-    Fold<Tile>(args, args.tile + args.first / 2 * Tile::kPairBytes, LinesOf(signs->planes[0], args));
+    Fold<Tile>(args, WeightsOf(args), LinesOf(signs->planes[0], args));
   }
   if (signs == nullptr) return;
-  for (size_t p = args.tile == nullptr ? 0 : 1; p < signs->planes.size(); ++p) {
+  for (size_t p = args.weight == nullptr ? 0 : 1; p < signs->planes.size(); ++p) {
     Fold<F32Tile>(args, reinterpret_cast<const uint8_t*>(args.panel), LinesOf(signs->planes[p], args));
   }
 }
@@ -152,8 +164,19 @@ inline void PrefetchPanel(const PanelArgs& args, const PackedDelta* signs, size_
       __builtin_prefetch(from + i * 64, 0, 2);
     }
   };
-  const size_t column_bytes = kTileRows * DTypeBytes(args.dtype);
-  if (args.tile != nullptr) lines(args.tile + args.first * column_bytes, args.n * column_bytes);
+  const size_t element_bytes = DTypeBytes(args.dtype);
+  if (args.weight != nullptr && args.weight->IsMapped()) {
+    const size_t row_bytes = args.weight->d_in * element_bytes;
+    const uint8_t* from = args.weight->mapped.data() + args.tile * kTileRows * row_bytes + args.first * element_bytes;
+    for (size_t i = kTileRows * part / n_parts; i < kTileRows * (part + 1) / n_parts; ++i) {
+      for (size_t byte = 0; byte < args.n * element_bytes; byte += 64)
+        __builtin_prefetch(from + i * row_bytes + byte, 0, 2);
+    }
+  } else if (args.weight != nullptr) {
+    const PackedWeight& weight = *args.weight;
+    const size_t column_bytes = kTileRows * element_bytes;
+    lines(weight.tiles.data() + args.tile * weight.tile_bytes() + args.first * column_bytes, args.n * column_bytes);
+  }
   if (signs == nullptr) return;
   for (const PackedPlane& plane : signs->planes) lines(LinesOf(plane, args).line, (args.n + 7) / 8 * kTileRows);
 }
