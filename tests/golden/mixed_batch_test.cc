@@ -60,6 +60,7 @@ struct Mixed {
     }
     const MatView<float> logits = decoder.Step(context, batch, kv);
     std::vector<std::vector<float>> rows;
+    rows.reserve(batch.tokens.size());
     for (size_t i = 0; i < batch.tokens.size(); ++i) rows.push_back(CopyRow(logits, i, base->config.vocab));
     return rows;
   }
