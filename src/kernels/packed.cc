@@ -141,7 +141,11 @@ size_t SumBuffers(const PackedDelta& delta, const Size& size) {
 }
 
 PackedWeight Borrow(const PackedWeight& weight) {
-  return {.dtype = weight.dtype, .d_out = weight.d_out, .d_in = weight.d_in, .tiles = weight.tiles.Borrow()};
+  return {.dtype = weight.dtype,
+          .d_out = weight.d_out,
+          .d_in = weight.d_in,
+          .tiles = weight.tiles.Borrow(),
+          .mapped = weight.mapped};
 }
 
 RowMajorWeight Borrow(const RowMajorWeight& weight) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/linear_fixture.h"
 #include "kernels/target.h"
 
@@ -36,8 +38,11 @@ void ExpectNorms(const NormCase& c, DType base_dtype) {
   for (const std::string& target : AvailableTargets()) {
     ASSERT_TRUE(SetTarget(target).ok());
     KernelContext context(3);
-    const Buffer<float> norms = RowNorms(context, PackWeight(context, base), PackDelta(context, delta));
+    const PackedDelta packed = PackDelta(context, delta);
+    const Buffer<float> norms = RowNorms(context, PackWeight(context, base), packed);
     ASSERT_EQ(norms.size(), c.d_out);
+    const Buffer<float> of_mapped = RowNorms(context, MapWeight(base), packed);
+    ASSERT_TRUE(std::ranges::equal(of_mapped.span(), norms.span())) << target;
     for (size_t r = 0; r < c.d_out; ++r) {
       ASSERT_NEAR(double{norms[r]}, exact[r].value, bound * exact[r].magnitude)
           << target << " " << DTypeName(base_dtype) << " [" << c.d_out << ", " << c.d_in << "] row " << r;

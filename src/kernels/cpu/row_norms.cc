@@ -45,12 +45,12 @@ class TileNorms {
   TileNorms(const PackedWeight& base, const PackedDelta& delta, std::span<const Buffer<float>> columns)
       : weight_(delta.raw ? *delta.raw : base), delta_(delta), columns_(columns) {}
 
-  // norms [32] of the rows of one tile. panel [kNormColumns][32].
-  void operator()(size_t tile, float* panel, float* norms) const {
+  // norms [32] of the rows of one tile. panel [kNormColumns][32], staged as many bytes (for a mapped weight).
+  void operator()(size_t tile, float* panel, uint8_t* staged, float* norms) const {
     double sums[kTileRows] = {};
     for (size_t first = 0; first < delta_.d_in; first += kNormColumns) {
       const size_t n = std::min(kNormColumns, delta_.d_in - first);
-      Unpack(tile, first, n, panel);
+      Unpack(tile, first, n, panel, staged);
       ReplaceRows(tile, first, n, panel);
       for (size_t q = 0; q < columns_.size(); ++q) AddProduct(tile, first, n, q, panel);
       for (size_t k = 0; k < n; ++k) {
@@ -61,14 +61,15 @@ class TileNorms {
   }
 
  private:
-  void Unpack(size_t tile, size_t first, size_t n, float* panel) const {
-    UnpackPanel({.tile = tile < weight_.n_tiles() ? weight_.tiles.data() + tile * weight_.tile_bytes() : nullptr,
+  void Unpack(size_t tile, size_t first, size_t n, float* panel, uint8_t* staged) const {
+    UnpackPanel({.weight = tile < weight_.n_tiles() ? &weight_ : nullptr,
                  .dtype = weight_.dtype,
-                 .tile_index = tile,
+                 .tile = tile,
                  .first = first,
                  .n = (n + 1) / 2 * 2,
                  .n_real = n,
-                 .panel = panel},
+                 .panel = panel,
+                 .staged = staged},
                 delta_.planes.empty() ? nullptr : &delta_);
   }
 
@@ -109,9 +110,10 @@ void RowNormsImpl(KernelContext& context, const PackedWeight& base, const Packed
   const size_t n_tiles = (norms.size() + kTileRows - 1) / kTileRows;
   context.pool.ParallelFor(n_tiles, 1, [&](size_t begin, size_t end, size_t /*thread*/) {
     alignas(kAlignment) float panel[kNormColumns * kTileRows];
+    alignas(kAlignment) uint8_t staged[sizeof(panel)];
     float tile_of_norms[kTileRows];
     for (size_t tile = begin; tile < end; ++tile) {
-      tile_norms(tile, panel, tile_of_norms);
+      tile_norms(tile, panel, staged, tile_of_norms);
       const size_t first = tile * kTileRows;
       std::copy_n(tile_of_norms, std::min(kTileRows, norms.size() - first), norms.data() + first);
     }
