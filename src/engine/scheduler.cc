@@ -165,7 +165,7 @@ bool Scheduler::TryEnter(std::unique_ptr<Sequence>& next, int64_t now_us) {
   if (sequence.ticket == 0) {
     sequence.ticket = ++last_ticket_;
     sequence.admitted_us = now_us;
-    stats_.prefix_queries += sequence.n_tokens();
+    if (sequence.prefix_domain != nullptr) stats_.prefix_queries += sequence.n_tokens();
     stats_.prefix_hits += sequence.n_cached;
   }
   InsertByTicket(running_, std::move(next));

@@ -62,7 +62,7 @@ struct Piece {
 
 struct SchedulerStats {
   uint64_t n_preemptions = 0;
-  uint64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens of those that entered; of them, found in the cache
+  uint64_t prefix_queries = 0, prefix_hits = 0;  // prompt tokens of those that shared and entered; of them, found
 };
 
 // Engine thread only; without threads or clock of its own.
