@@ -248,6 +248,24 @@ Result<std::optional<server::VariantRoot>> OpenRoot(const std::string& directory
   return std::optional(std::move(root));
 }
 
+// The store tells the engine of news and asks it whether it is busy, as long as both are there.
+class StoreLink {
+ public:
+  StoreLink(LiveStore& store, Engine& engine) : store_(store) {
+    store_.SetBusyProbe([&engine] { return engine.Stats().n_running > 0; });
+    store_.SetWaker([&engine] { engine.Wake(); });
+  }
+  ~StoreLink() {
+    store_.SetWaker({});
+    store_.SetBusyProbe({});
+  }
+  StoreLink(const StoreLink&) = delete;
+  StoreLink& operator=(const StoreLink&) = delete;
+
+ private:
+  LiveStore& store_;
+};
+
 Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
@@ -266,7 +284,7 @@ Status Serve(ServeOptions options) {
 
   const sigset_t signals = BlockEndingSignals();  // from here on: every thread started below inherits it
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartServedEngine(options, family));
-  family.store->SetBusyProbe([&engine = *engine] { return engine.Stats().n_running > 0; });
+  const StoreLink link(*family.store, *engine);
   family.store->RestoreAndWatch();
   ServerMetrics metrics(family.store->base_name());
   const auto service = server::MakeTextService(*engine, *family.store);
