@@ -83,7 +83,7 @@ void EngineLoop::Step() {
   BuildStep(pieces, base_->config.vocab, step_);
   const MatView<float> logits = decoder_.Step(context_, step_.batch, kv_pool_);
   if (const Status intact = base_->CheckIntact(); !intact.ok()) {
-    return EndWhere([](const Sequence&) { return true; }, intact);
+    return End(scheduler_.RemoveAll(), intact);
   }
   for (size_t i = 0; i < step_.sampling.size(); ++i) {
     if (step_.sampling[i]->MustGoOn()) kernels::Forbid(logits, i, step_.sampling[i]->stop_tokens);
