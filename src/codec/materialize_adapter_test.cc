@@ -51,7 +51,7 @@ TEST_P(MaterializedAdapter, GivesTheReferenceLogits) {
   }
   DF_ASSERT_OK(report);
   KernelContext context(2);
-  const auto model = LoadBase(context, *ValueOrDie(Checkpoint::Open(full)));
+  const auto model = LoadBase(context, ValueOrDie(Checkpoint::Open(full)));
   DF_ASSERT_OK(model);
   const auto golden = ValueOrDie(SafetensorsFile::Open(home_ + "/golden.safetensors"));
   const TensorView* ids = golden->FindOrNull("input_ids");

@@ -22,7 +22,7 @@ struct MappedFamily {
     in_ram = Load(WeightMemory::kRam);
     mapped = Load(WeightMemory::kMapped);
     for (const std::string name : {"delta", "adapter"}) {
-      variants.push_back(testing::ValueOrDie(LoadVariantWeights(context, *mapped, directory / name)).weights);
+      variants.push_back(testing::ValueOrDie(LoadVariantWeights(context, *mapped, directory / name)));
     }
   }
 

@@ -83,7 +83,7 @@ TEST(Memory, AChildHoldsItsFactorsAndDoraNeedsNoMatrix) {
   ASSERT_NE(family, nullptr);
   KernelContext context(2);
   const auto checkpoint = testing::ValueOrDie(Checkpoint::Open(std::string(family) + "/base"));
-  const auto base = testing::ValueOrDie(LoadBase(context, *checkpoint));
+  const auto base = testing::ValueOrDie(LoadBase(context, checkpoint));
   const auto delta = testing::ValueOrDie(DeltaDirectory::Open(std::string(family) + "/delta-0"));
   const auto parent = testing::ValueOrDie(LoadDelta(context, *base, *delta));
   const auto adapter = MakeDora(::testing::TempDir() + "deltafold-wide-dora-" + std::to_string(getpid()), base->config);
