@@ -466,7 +466,7 @@ TEST(ResidencyCache, KeepsItsInvariantsWhateverHappens) {
       }
       ASSERT_EQ(cache.CheckInvariants(), "") << "seed " << seed << " step " << step;
     }
-    EXPECT_GT(cache.stats().loads, 20u) << seed;
+    EXPECT_GT(cache.stats().loads, 10u) << seed;  // it was no quiet run
   }
 }
 

@@ -187,7 +187,7 @@ inline void WriteTinyDelta(const std::string& directory, const std::string& base
   DF_EXPECT_OK(writer->Commit(Json::object()));
 }
 
-// Rank 4 on q and v of every layer; `broken` puts a NaN into the last B.
+// Rank 4 on q and v of every layer; `broken` makes the last value layer overflow: finite weights that give no number.
 struct TinyAdapterOptions {
   uint64_t seed = 0;
   bool broken = false;
@@ -195,7 +195,7 @@ struct TinyAdapterOptions {
 inline void WriteTinyAdapter(const std::string& directory, TinyAdapterOptions options) {
   std::filesystem::create_directories(directory);
   WriteText(directory + "/adapter_config.json",
-            R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "bias": "none",
+            R"({"peft_type": "LORA", "r": 4, "lora_alpha": )" + std::string(options.broken ? "8e6" : "8") + R"(, "target_modules": ["q_proj", "v_proj"], "bias": "none",
                "task_type": "CAUSAL_LM", "base_model_name_or_path": "tiny"})");
   std::vector<TensorSpec> specs;
   for (const BaseModule& module : ListLinearModules(ParsedTinyConfig())) {
@@ -207,7 +207,7 @@ inline void WriteTinyAdapter(const std::string& directory, TinyAdapterOptions op
   Noise noise(options.seed);
   for (const TensorSpec& spec : specs) {
     std::vector<float> values = noise.Floats(*spec.shape.TryElements(), 0.2);
-    if (options.broken && &spec == &specs.back()) values.back() = std::numeric_limits<float>::quiet_NaN();
+    if (options.broken && &spec == &specs.back()) values.back() = std::numeric_limits<float>::max();
     DF_EXPECT_OK(writer.Write(AsBytes(std::span<const float>(values))));
   }
   DF_EXPECT_OK(writer.Commit());
