@@ -118,8 +118,8 @@ class LiveStore final : public VariantStore {
 
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
   std::mutex changes_;
-  std::unique_ptr<StateFile> state_;    // null = none
-  SharedNames pinned_;                  // who looks does not wait for `changes_`, which is held while a file is synced
+  std::unique_ptr<StateFile> state_;  // null = none
+  SharedNames pinned_;                // who looks does not wait for `changes_`, which is held while a file is synced
 
   std::mutex watch_mutex_;
   std::condition_variable watch_;
