@@ -125,7 +125,9 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   modules.insert(modules.end(), options.lora_modules.begin(), options.lora_modules.end());
   for (const std::string& argument : modules) {
     DF_ASSIGN_OR_RETURN(const ModuleArgument module, ParseModule(argument));
-    given.push_back({.name = module.name, .directory = module.path});
+    const bool is_on_base = module.base == name || module.base == options.model;
+    given.push_back(
+        {.name = module.name, .directory = module.path, .parent = is_on_base ? std::string() : module.base});
   }
   DF_RETURN_IF_ERROR(FromFiles(family.store->AddGiven(given, options.pinned)));
   return family;

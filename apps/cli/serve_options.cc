@@ -26,7 +26,8 @@ void AddModelOptions(const Command& command, ServeOptions& options) {
       .TypeName("NAME=PATH");
   command
       .Option("--lora-modules", options.lora_modules,
-              "Variants: PEFT LoRA directories, several or repeated; also as vLLM's JSON {\"name\", \"path\"}")
+              "Variants: PEFT LoRA directories, several or repeated; also as vLLM's JSON {\"name\", "
+              "\"path\",\n\"base_model_name\"}, where the last may name a delta that the adapter sits on")
       .TypeName("NAME=PATH");
   command.Switch("--enable-lora", options.enable_lora, "Accepted for vLLM's sake: always on");
   command
@@ -37,9 +38,10 @@ void AddModelOptions(const Command& command, ServeOptions& options) {
 
 void AddStoreOptions(const Command& command, ServeOptions& options) {
   command
-      .Bytes("--variant-bytes", options.variant_bytes,
-             "Memory for variants' weights, for example 2GB; those that do not fit are loaded when they are asked for.\n"
-             "0 = half of what is free beside the base, more if the variants given need it")
+      .Bytes(
+          "--variant-bytes", options.variant_bytes,
+          "Memory for variants' weights, for example 2GB; those that do not fit are loaded when they are asked for.\n"
+          "0 = half of what is free beside the base, more if the variants given need it")
       .Env("DELTAFOLD_VARIANT_BYTES")
       .TypeName("BYTES")
       .ShowDefault();
@@ -160,6 +162,7 @@ Result<ModuleArgument> ParseModule(const std::string& argument) {
     ModuleArgument module;
     DF_ASSIGN_OR_RETURN(module.name, JsonString(json, "name"));
     DF_ASSIGN_OR_RETURN(module.path, JsonString(json, "path"));
+    DF_ASSIGN_OR_RETURN(module.base, JsonStringOr(json, "base_model_name", ""));
     return module;
   }
   const size_t equals = argument.find('=');

@@ -51,8 +51,9 @@ void AddServeOptions(const Command& command, ServeOptions& options);
 struct ModuleArgument {
   std::string name;
   std::string path;
+  std::string base = {};  // "base_model_name": the base, or a 1-bit variant that the adapter sits on
 };
-// "NAME=PATH" or {"name": ..., "path": ...}. kInvalidArgument else.
+// "NAME=PATH" or {"name": ..., "path": ..., "base_model_name": optional}. kInvalidArgument else.
 Result<ModuleArgument> ParseModule(const std::string& argument);
 
 // Whether only this machine can reach `host`.

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kIndexBytes = sizeof(int32_t);
 
-// The parent's replaced rows: every variant on it has an index of its own, and values where they are merged with others.
+// The parent's replaced rows: every variant on it has an index of its own, and values where they are merged with
+// others.
 struct ParentRows {
   size_t index_bytes = 0;
   size_t merged_bytes = 0;  // f32, of the tables

@@ -108,8 +108,8 @@ Result<BoundDelta> BindDelta(const BaseWeights& base, const DeltaDirectory& delt
   variant.kind = VariantKind::kDelta;
   variant.config = delta.config();
   DeltaBinder binder(delta, bound);
-  DF_RETURN_IF_ERROR(binder.Linear(kEmbeddingName, {base.config.vocab, base.config.d_model}, variant.config.vocab,
-                                   variant.embedding));
+  DF_RETURN_IF_ERROR(
+      binder.Linear(kEmbeddingName, {base.config.vocab, base.config.d_model}, variant.config.vocab, variant.embedding));
   variant.layers.resize(base.config.n_layers);
   for (size_t layer = 0; layer < base.config.n_layers; ++layer) {
     DF_RETURN_IF_ERROR(binder.Layer(base.config, layer, variant.layers[layer]));

@@ -74,7 +74,8 @@ Result<std::vector<WatchedChange>> DirectoryWatch::Look() {
       ++at;
       continue;
     }
-    if (at->second.reported != 0) changes.push_back({WatchedChange::Kind::kGone, at->first, directory_ + "/" + at->first});
+    if (at->second.reported != 0)
+      changes.push_back({WatchedChange::Kind::kGone, at->first, directory_ + "/" + at->first});
     at = seen_.erase(at);
   }
   for (const auto& [name, stamp] : found) {

@@ -27,7 +27,8 @@ class DirectoryWatch {
   // A sub-directory (or link to one: "latest -> v2") appears when its configuration file is there and nothing in it has
   // changed between two looks, so that a half-written one is not taken; it is replaced when other files or another
   // directory stand there and have stood still for as long; it is gone when two looks find no variant in it: one may
-  // fall between a removal and the renaming that follows. Names that begin with a dot are not looked at. kNotFound, kIo: nothing has changed then.
+  // fall between a removal and the renaming that follows. Names that begin with a dot are not looked at. kNotFound,
+  // kIo: nothing has changed then.
   Result<std::vector<WatchedChange>> Look();
 
  private:

@@ -24,7 +24,7 @@ struct GenerationInfo {
   VariantKind kind = VariantKind::kDelta;
   std::string digest;  // of all that can change an answer, its parent's included: 32 hex digits
   ModelConfig config;
-  uint64_t stored_bytes = 0;    // on disk: weights only
+  uint64_t stored_bytes = 0;  // on disk: weights only
   // In memory when resident: weights only, of its own (a parent's are the parent's). Exact, but for adapters that
   // replace rows of tokens: those hold at most this.
   uint64_t resident_bytes = 0;

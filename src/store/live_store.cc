@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <new>
 #include <utility>
 
@@ -84,6 +85,9 @@ Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::st
   Opened opened;
   DF_ASSIGN_OR_RETURN(opened.source, OpenVariant(*base_.weights, directory, how));
   DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(base_, *opened.source, name));
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
+  opened.given = !error && std::filesystem::exists(absolute, error) ? absolute.string() : directory;  // else a hub id
   opened.variant->root = options.root.empty() ? directory : options.root;
   opened.variant->parent = options.parent;
   return opened;
@@ -105,17 +109,14 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
   opened.variant->generation = generation;
   const bool was_pinned = IsPinned(name), is_pinned = options.pinned || was_pinned;
   if (is_pinned) DF_RETURN_IF_ERROR(MovePin(name, *generation));
-  if (state_ != nullptr && origin == Origin::kRuntime) {
-    Status kept = state_->Register(name, {opened.variant->directory, opened.variant->root, options.parent});
-    if (kept.ok() && options.pinned) kept = state_->SetPinned(name, true);
-    if (!kept.ok()) {
-      pinned_.Set(name, was_pinned);
-      return kept;
-    }
+  if (const Status kept = origin == Origin::kRuntime ? Keep(opened, options) : Status::Ok(); !kept.ok()) {
+    UndoPin(name, was_pinned);
+    if (const Status undone = ApplyPin(*opened.variant, false); !undone.ok()) Warn(undone.message());
+    return kept;
   }
   std::shared_ptr<const Variant> variant = std::move(opened.variant);
-  DF_ASSIGN_OR_RETURN(former, registry_.Put(variant, {.replace = options.replace,
-                                                      .expected_generation = options.expected_generation}));
+  DF_ASSIGN_OR_RETURN(
+      former, registry_.Put(variant, {.replace = options.replace, .expected_generation = options.expected_generation}));
   pinned_.Set(name, is_pinned);
   if (former != nullptr) ReleaseIfNameless(*former);
   return variant;
@@ -126,6 +127,22 @@ bool LiveStore::HasPinnedName(const Variant& variant) const {
   return std::any_of(all.begin(), all.end(), [&](const auto& other) {
     return other->generation == variant.generation && IsPinned(other->name);
   });
+}
+
+Status LiveStore::Keep(const Opened& opened, const RegisterOptions& options) {
+  if (state_ == nullptr) return Status::Ok();
+  const std::string& name = opened.variant->name;
+  DF_RETURN_IF_ERROR(state_->Register(name, {opened.given, opened.variant->root, options.parent}));
+  return options.pinned ? state_->SetPinned(name, true) : Status::Ok();
+}
+
+// Back to what was before a change that could not be kept.
+void LiveStore::UndoPin(const std::string& name, bool was_pinned) {
+  pinned_.Set(name, was_pinned);
+  const auto variant = registry_.FindOrNull(name);
+  if (variant == nullptr) return;
+  const Status undone = ApplyPin(*variant, was_pinned);
+  if (!undone.ok()) Warn("\"" + name + "\": " + undone.message());
 }
 
 // The pin of `name` to the generation that it will stand for; where that does not fit, all stays as it was.
@@ -191,7 +208,8 @@ Status LiveStore::RetireLocked(const std::string& name, const std::string& expec
     if (found.status().code() != StatusCode::kNotFound || !is_stored) return found.status();
     return state_->Retire(name);  // one that could not be restored
   }
-  if (IsParent(**found)) return FailedPrecondition("\"" + name + "\" is the parent of other variants: retire them first");
+  if (IsParent(**found))
+    return FailedPrecondition("\"" + name + "\" is the parent of other variants: retire them first");
   if (state_ != nullptr) DF_RETURN_IF_ERROR(state_->Retire(name));
   DF_ASSIGN_OR_RETURN(removed, registry_.Remove(name, expected_generation));
   pinned_.Set(name, false);
@@ -217,16 +235,12 @@ Status LiveStore::ChangePin(const std::string& name, const std::string& expected
   DF_ASSIGN_OR_RETURN(variant, registry_.Find(name, expected_generation));
   if (pinned_.Set(name, pinned) == pinned) return Status::Ok();
   Status changed = ApplyPin(*variant, pinned);
-  if (changed.ok() && state_ != nullptr) {
-    changed = state_->SetPinned(name, pinned);
-    if (!changed.ok()) {
-      pinned_.Set(name, !pinned);
-      const Status undone = ApplyPin(*variant, !pinned);
-      if (!undone.ok()) Warn("\"" + name + "\": " + undone.message());
-    }
-  } else if (!changed.ok()) {
+  if (!changed.ok()) {
     pinned_.Set(name, !pinned);
+    return changed;
   }
+  if (state_ != nullptr) changed = state_->SetPinned(name, pinned);
+  if (!changed.ok()) UndoPin(name, !pinned);
   return changed;
 }
 

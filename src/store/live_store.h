@@ -30,17 +30,18 @@ struct LiveStoreOptions {
   size_t n_load_threads = 2;
   uint64_t load_bytes_per_second = 0;  // while somebody decodes; 0 = as fast as it goes
   size_t auto_pin = 6;
-  int64_t idle_timeout_s = 600;  // 0 = never
-  std::string state_file = {};   // "" = none
-  int64_t look_every_ms = 1000;  // at the watched directory
-  std::string variant_dir = {};  // watched once RestoreAndWatch was called; "" = none
-  std::shared_ptr<const Clock> clock = nullptr;          // null: SteadyClock
-  std::function<void(const std::string&)> warn = {};     // one line; called on any thread
+  int64_t idle_timeout_s = 600;                       // 0 = never
+  std::string state_file = {};                        // "" = none
+  int64_t look_every_ms = 1000;                       // at the watched directory
+  std::string variant_dir = {};                       // watched once RestoreAndWatch was called; "" = none
+  std::shared_ptr<const Clock> clock = nullptr;       // null: SteadyClock
+  std::function<void(const std::string&)> warn = {};  // one line; called on any thread
 };
 
 // A variant that the command line gives.
 struct GivenVariant {
   std::string name, directory;
+  std::string parent = {};  // as in RegisterOptions; given as well
 };
 
 // Thread-safe.
@@ -82,6 +83,7 @@ class LiveStore final : public VariantStore {
   struct Opened {
     std::shared_ptr<const VariantSource> source;
     std::shared_ptr<Variant> variant;
+    std::string given;  // directory as given, made absolute: a link may be turned before the next start
   };
 
   LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state);
@@ -94,13 +96,15 @@ class LiveStore final : public VariantStore {
                       std::shared_ptr<const Variant>& removed);
   Status ChangePin(const std::string& name, const std::string& expected_generation, bool pinned);
   Status ApplyPin(const Variant& variant, bool pinned);
+  Status Keep(const Opened& opened, const RegisterOptions& options);
+  void UndoPin(const std::string& name, bool was_pinned);
   Status MovePin(const std::string& name, const StoredGeneration& to);
   bool IsPinned(const std::string& name) const { return pinned_.Has(name); }
   bool HasPinnedName(const Variant& variant) const;
   bool IsParent(const Variant& variant) const;
   ResidentSet::Picture PictureOf(const std::vector<std::shared_ptr<const Variant>>& all) const;
   void ReleaseIfNameless(const Variant& variant);
-  void RaiseBudgetFor(const std::vector<Opened>& opened);
+  Result<std::vector<Opened>> OpenGiven(const std::vector<GivenVariant>& given) const;
   Status LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants);
   void Restore(const StoredState& stored);
   void WatchLoop();
@@ -114,8 +118,8 @@ class LiveStore final : public VariantStore {
 
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
   std::mutex changes_;
-  std::unique_ptr<StateFile> state_;    // null = none
-  SharedNames pinned_;                  // who looks does not wait for `changes_`, which is held while a file is synced
+  std::unique_ptr<StateFile> state_;  // null = none
+  SharedNames pinned_;                // who looks does not wait for `changes_`, which is held while a file is synced
 
   std::mutex watch_mutex_;
   std::condition_variable watch_;

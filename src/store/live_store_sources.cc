@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <new>
 #include <set>
 #include <system_error>
@@ -42,23 +43,39 @@ Status ForEach(size_t n, size_t n_threads, const Body& body) {
 
 }  // namespace
 
-Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned) {
+Result<std::vector<LiveStore::Opened>> LiveStore::OpenGiven(const std::vector<GivenVariant>& given) const {
   std::vector<Opened> opened(given.size());
   DF_RETURN_IF_ERROR(ForEach(given.size(), options_.n_load_threads, [&](size_t i) -> Status {
     DF_RETURN_IF_ERROR(CheckServedName(given[i].name));
     // What is loaded at once is verified by that.
-    Result<Opened> one = Open(given[i].name, given[i].directory, {.root = given[i].directory, .parent = {}}, false);
+    const RegisterOptions options = {.root = given[i].directory, .parent = given[i].parent};
+    Result<Opened> one = Open(given[i].name, given[i].directory, options, false);
     if (!one.ok()) return one.status().Annotate("variant \"" + given[i].name + "\"");
     opened[i] = *std::move(one);
     return Status::Ok();
   }));
-  RaiseBudgetFor(opened);
+  return opened;
+}
+
+Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned) {
   std::vector<std::shared_ptr<const Variant>> variants;
-  for (Opened& one : opened) {
-    const std::string name = one.variant->name, root = one.variant->root;
-    auto published = Publish(Origin::kCommandLine, std::move(one), {.root = root, .parent = {}});
-    if (!published.ok()) return published.status().Annotate("variant \"" + name + "\"");
-    variants.push_back(*std::move(published));
+  std::map<std::string, uint64_t> bytes;        // by digest: equal content is held once
+  for (const bool on_parent : {false, true}) {  // parents first
+    std::vector<GivenVariant> wave;
+    std::ranges::copy_if(given, std::back_inserter(wave),
+                         [&](const GivenVariant& one) { return one.parent.empty() != on_parent; });
+    DF_ASSIGN_OR_RETURN(std::vector<Opened> opened, OpenGiven(wave));
+    for (const Opened& one : opened) bytes[one.source->info.digest] = one.source->info.resident_bytes;
+    uint64_t sum = 0;
+    for (const auto& [digest, n] : bytes) sum += n;
+    set_->RaiseBudget(std::min(sum, options_.raised_bytes));
+    for (Opened& one : opened) {
+      const std::string name = one.variant->name;
+      const RegisterOptions options = {.root = one.variant->root, .parent = one.variant->parent};
+      auto published = Publish(Origin::kCommandLine, std::move(one), options);
+      if (!published.ok()) return published.status().Annotate("variant \"" + name + "\"");
+      variants.push_back(*std::move(published));
+    }
   }
   for (const std::string& name : pinned) {
     DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, ""));
@@ -73,14 +90,6 @@ Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::ve
     }
   }
   return LoadGiven(order);
-}
-
-void LiveStore::RaiseBudgetFor(const std::vector<Opened>& opened) {
-  std::map<std::string, uint64_t> bytes;  // by digest: equal content is held once
-  for (const Opened& one : opened) bytes[one.source->info.digest] = one.source->info.resident_bytes;
-  uint64_t sum = 0;
-  for (const auto& [digest, n] : bytes) sum += n;
-  set_->RaiseBudget(std::min(sum, options_.raised_bytes));
 }
 
 // As many as fit beside each other; the others are verified and wait for their first request.
@@ -114,8 +123,8 @@ void LiveStore::Restore(const StoredState& stored) {
   for (const bool on_parent : {false, true}) {
     for (const auto& [name, at] : stored.registrations) {
       if (at.parent.empty() == on_parent) continue;
-      const auto restored = RegisterFrom(Origin::kRestored, name, at.directory,
-                                         {.root = at.root, .parent = at.parent, .replace = true});
+      const auto restored =
+          RegisterFrom(Origin::kRestored, name, at.directory, {.root = at.root, .parent = at.parent, .replace = true});
       if (!restored.ok()) Warn("not restored, stays in the state file: " + restored.status().message());
     }
   }
@@ -154,8 +163,8 @@ void LiveStore::WatchLoop() {
 void LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::string>& ours) {
   const auto mine = ours.find(change.name);
   const auto taken = registry_.FindOrNull(change.name);
-  const bool is_ours = taken != nullptr && mine != ours.end() && !taken->IsBase() &&
-                       taken->generation->info().digest == mine->second;
+  const bool is_ours =
+      taken != nullptr && mine != ours.end() && !taken->IsBase() && taken->generation->info().digest == mine->second;
   if (change.kind == WatchedChange::Kind::kGone) {
     if (is_ours) {
       const Status retired = Retire(change.name, mine->second);
@@ -165,12 +174,11 @@ void LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::s
     return;
   }
   if (taken != nullptr && !is_ours) return Warn(change.directory + ": the name is taken by another variant");
-  const auto registered =
-      RegisterFrom(Origin::kWatched, change.name, change.directory,
-                   {.root = change.directory,
-                    .parent = {},
-                    .replace = is_ours,
-                    .expected_generation = is_ours ? mine->second : std::string()});
+  const auto registered = RegisterFrom(Origin::kWatched, change.name, change.directory,
+                                       {.root = change.directory,
+                                        .parent = {},
+                                        .replace = is_ours,
+                                        .expected_generation = is_ours ? mine->second : std::string()});
   if (!registered.ok()) return Warn(change.directory + ": " + registered.status().message());
   ours[change.name] = (*registered)->generation->info().digest;
 }

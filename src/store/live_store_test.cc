@@ -204,8 +204,8 @@ TEST_F(LiveStoreTest, RefusesWhatCannotBeServedAndKeepsTheOthers) {
   ExpectRefusal(store->Register("x", Path("absent"), {}), StatusCode::kNotFound, {"\"x\""});
   ExpectRefusal(store->Register("x", Path("other"), {}), StatusCode::kFailedPrecondition, {"compress"});
   ExpectRefusal(store->Register("x y", Path("delta"), {}), StatusCode::kInvalidArgument, {"name"});
-  ExpectRefusal(store->Register("x", Path("adapter"), {.parent = "nobody"}), StatusCode::kFailedPrecondition,
-                {"nobody"});
+  ExpectRefusal(store->Register("x", Path("adapter"), {.root = "", .parent = "nobody"}),
+                StatusCode::kFailedPrecondition, {"nobody"});
   EXPECT_EQ(store->List().size(), 2u);
   EXPECT_TRUE(WaitFor(*sound).granted());
 }
@@ -328,6 +328,32 @@ TEST_F(LiveStoreTest, APinnedOneIsLoadedByItselfAndStays) {
   EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
 }
 
+TEST_F(LiveStoreTest, AnAdapterOnAOneBitVariantBringsItsParentAlong) {
+  const auto store = Make();
+  const auto parent = ValueOrDie(store->Register("math", Path("delta"), {}));
+  const auto child = ValueOrDie(store->Register("math-tone", Path("adapter"), {.parent = "math"}));
+  EXPECT_EQ(child->parent, "math");
+  {
+    const LeaseAttempt attempt = WaitFor(*child);
+    ASSERT_TRUE(attempt.granted());
+    EXPECT_EQ(attempt.lease.weights()->digest, child->generation->info().digest);
+    EXPECT_EQ(attempt.lease.weights()->parent->digest, parent->generation->info().digest);
+    EXPECT_EQ(StatusFor(*store, "math-tone").bytes, attempt.lease.weights()->bytes);
+    EXPECT_EQ(StatusFor(*store, "math").state, ResidencyState::kResident);
+    EXPECT_EQ(store->Evict("math", "").code(), StatusCode::kFailedPrecondition);
+  }
+  EXPECT_EQ(store->Retire("math", "").code(), StatusCode::kFailedPrecondition);
+  ExpectRefusal(store->Register("x", Path("adapter"), {.parent = "math-tone"}), StatusCode::kFailedPrecondition,
+                {"math-tone"});
+  ExpectRefusal(store->Register("x", Path("delta2"), {.parent = "math"}), StatusCode::kFailedPrecondition, {"parent"});
+  const auto alone = ValueOrDie(store->Register("tone", Path("adapter"), {}));
+  EXPECT_NE(alone->generation->info().digest, child->generation->info().digest);
+  DF_EXPECT_OK(store->Retire("math-tone", ""));
+  DF_EXPECT_OK(store->Retire("math", ""));
+  EXPECT_TRUE(Eventually([&] { return store->Stats().reserved_bytes == 0; }));
+  EXPECT_TRUE(WaitFor(*child).granted());  // queued before: its parent comes with it
+}
+
 TEST_F(LiveStoreTest, PrefetchesAndEvictsOnRequest) {
   const auto store = Make();
   const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));
@@ -430,6 +456,13 @@ TEST_F(LiveStoreTest, RaisesAnUnsetBudgetForWhatTheCommandLineGives) {
   EXPECT_TRUE(WaitFor(*tight->FindOrNull("b")).granted());
   const auto tiny = Make({.budget_bytes = 1});
   ExpectRefusal(tiny->AddGiven(given, {}), StatusCode::kResourceExhausted, {"\"a\"", "variant-bytes"});
+}
+
+TEST_F(LiveStoreTest, TakesParentsFromTheCommandLineInAnyOrder) {
+  const auto store = Make();
+  DF_EXPECT_OK(store->AddGiven({{"tone", Path("adapter"), "math"}, {"math", Path("delta")}}, {"tone"}));
+  EXPECT_TRUE(store->Ready());
+  EXPECT_EQ(store->Stats().loads, 2u);
 }
 
 TEST_F(LiveStoreTest, FailsTheStartWithTheNameOfWhatIsBroken) {

@@ -112,8 +112,8 @@ bool ResidencyCache::HasWantedChild(CacheId id, int64_t now_us) const {
 }
 
 double ResidencyCache::RateOf(const Entry& entry, int64_t now_us) const {
-  return entry.rate * std::exp2(-static_cast<double>(now_us - entry.rate_at_us) /
-                                static_cast<double>(options_.half_life_us));
+  return entry.rate *
+         std::exp2(-static_cast<double>(now_us - entry.rate_at_us) / static_cast<double>(options_.half_life_us));
 }
 
 // What a byte earns: requests it serves, times what each would wait if it were not there.
@@ -279,21 +279,21 @@ std::vector<CacheId> ResidencyCache::Ids() const {
 CacheEntryView ResidencyCache::View(CacheId id, int64_t now_us) const {
   now_us = std::max(now_us, latest_us_);
   const Entry& entry = entries_.at(id);
-  CacheEntryView view = {.failure = entry.failure,
-                         .retry_at_us = entry.retry_at_us,
-                         .pinned = entry.pinned,
-                         .retired = entry.retired,
-                         .leaving = entry.phase == Phase::kLeaving,
-                         .draining = entry.draining,
-                         .wanted = IsAsked(entry, now_us),
-                         .queued = entry.phase != Phase::kIn && entry.phase != Phase::kLoading &&
-                                   (IsAsked(entry, now_us) || entry.prefetch || entry.pinned),
-                         .reserved_bytes = entry.reserved_bytes,
-                         .n_leases = entry.n_leases,
-                         .requests_per_s = RateOf(entry, now_us) * std::numbers::ln2 * 1e6 /
-                                           static_cast<double>(options_.half_life_us),
-                         .last_used_us = entry.last_used_us,
-                         .load_us = entry.load_us};
+  CacheEntryView view = {
+      .failure = entry.failure,
+      .retry_at_us = entry.retry_at_us,
+      .pinned = entry.pinned,
+      .retired = entry.retired,
+      .leaving = entry.phase == Phase::kLeaving,
+      .draining = entry.draining,
+      .wanted = IsAsked(entry, now_us),
+      .queued = entry.phase != Phase::kIn && entry.phase != Phase::kLoading &&
+                (IsAsked(entry, now_us) || entry.prefetch || entry.pinned),
+      .reserved_bytes = entry.reserved_bytes,
+      .n_leases = entry.n_leases,
+      .requests_per_s = RateOf(entry, now_us) * std::numbers::ln2 * 1e6 / static_cast<double>(options_.half_life_us),
+      .last_used_us = entry.last_used_us,
+      .load_us = entry.load_us};
   switch (entry.phase) {
     case Phase::kIn: view.state = ResidencyState::kResident; break;
     case Phase::kLoading: view.state = ResidencyState::kLoading; break;

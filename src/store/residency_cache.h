@@ -37,19 +37,19 @@ std::string_view EvictionCauseName(EvictionCause cause);  // "budget", "idle", "
 
 struct CacheOptions {
   uint64_t budget_bytes = UINT64_MAX;
-  size_t max_loads = 2;                       // at once
-  size_t auto_pin = 6;                        // the most wanted: go last and never for idleness
-  int64_t idle_timeout_us = 600'000'000;      // 0 = never
-  int64_t half_life_us = 300'000'000;         // of request rates
-  int64_t first_backoff_us = 1'000'000;       // after a failed load, doubling
-  int64_t longest_backoff_us = 300'000'000;   //
-  int64_t patience_us = 2'000'000;            // that the first in the queue has with others' leases
-  int64_t interest_us = 30'000'000;           // an ask that is not repeated is forgotten: the engine's longest step
+  size_t max_loads = 2;                      // at once
+  size_t auto_pin = 6;                       // the most wanted: go last and never for idleness
+  int64_t idle_timeout_us = 600'000'000;     // 0 = never
+  int64_t half_life_us = 300'000'000;        // of request rates
+  int64_t first_backoff_us = 1'000'000;      // after a failed load, doubling
+  int64_t longest_backoff_us = 300'000'000;  //
+  int64_t patience_us = 2'000'000;           // that the first in the queue has with others' leases
+  int64_t interest_us = 30'000'000;          // an ask that is not repeated is forgotten: the engine's longest step
 };
 
 struct CacheContent {
-  uint64_t bytes = 0;             // that its load reserves
-  CacheId parent = kNoCacheId;    // must be resident while this is loading or resident
+  uint64_t bytes = 0;           // that its load reserves
+  CacheId parent = kNoCacheId;  // must be resident while this is loading or resident
 };
 
 struct CacheGrant {
@@ -141,10 +141,10 @@ class ResidencyCache {
     uint64_t reserved_bytes = 0;
     uint64_t n_leases = 0;
     std::set<CacheId> children_in;  // loading, resident or leaving
-    double rate = 0;             // requests a half-life, decayed to rate_at_us
+    double rate = 0;                // requests a half-life, decayed to rate_at_us
     int64_t rate_at_us = 0;
-    int64_t asked_us = -1;   // the last ask without a lease since the last lease; -1 = none
-    int64_t since_us = 0;    // when it began to be wanted
+    int64_t asked_us = -1;  // the last ask without a lease since the last lease; -1 = none
+    int64_t since_us = 0;   // when it began to be wanted
     int64_t last_used_us = -1, in_since_us = 0, load_started_us = 0, load_us = 0;
     Status failure;
     int64_t retry_at_us = 0;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/rng.h"
 #include "testing/status_matchers.h"
 
@@ -413,60 +415,77 @@ TEST(ResidencyCache, CountsRequestsAndThoseThatFoundItThere) {
   EXPECT_EQ(driven.cache.stats().hits, 1u);
 }
 
-// Every input in any order; the invariants are looked at after each.
+// Every input in any order, seeded.
+class RandomWalk {
+ public:
+  explicit RandomWalk(uint64_t seed)
+      : seed_(seed), cache_([&] {
+          CacheOptions options = Budget(10);
+          options.max_loads = 1 + seed % 3;
+          options.auto_pin = seed % 4;
+          return options;
+        }()) {}
+
+  const ResidencyCache& cache() const { return cache_; }
+  void Step() {
+    ++step_;
+    now_us_ += static_cast<int64_t>(Draw(0, kSecond));
+    const size_t action = Draw(2, 14);
+    if (ids_.size() < 3 || (action == 0 && ids_.size() < 12)) {
+      ids_.push_back(cache_.Add({.bytes = 1 + Draw(3, 5)}));
+    } else if (action < 5) {
+      Operate(action);
+    } else if (action < 11) {
+      Work(action);
+    } else if (const CacheId id = Pick(ids_); cache_.TryLease(id, now_us_).granted) {
+      leases_.push_back(id);
+    }
+  }
+
+ private:
+  size_t Draw(uint64_t k, size_t n) const { return static_cast<size_t>(RandomBits(seed_ * 5000 + step_, k) % n); }
+  CacheId Pick(const std::vector<CacheId>& from) const { return from[Draw(1, from.size())]; }
+  CacheId Take(std::vector<CacheId>& from) const {
+    const CacheId id = Pick(from);
+    from.erase(std::ranges::find(from, id));
+    return id;
+  }
+  void Operate(size_t action) {
+    Status ignored;
+    switch (action) {
+      case 1: cache_.Forget(Take(ids_)); break;
+      case 2: ignored = cache_.SetPinned(Pick(ids_), Draw(3, 4) == 0, now_us_); break;
+      case 3: cache_.Prefetch(Pick(ids_), now_us_); break;
+      default: ignored = cache_.Evict(Pick(ids_), now_us_); break;
+    }
+  }
+  void Work(size_t action) {
+    if (action == 5 && !loading_.empty()) cache_.LoadFailed(Take(loading_), Corrupt("seeded"), now_us_);
+    if (action == 6 && !loading_.empty()) {
+      const CacheId id = Take(loading_);
+      cache_.LoadDone(id, cache_.View(id, now_us_).reserved_bytes, now_us_);
+    }
+    if (action == 7 && !leaving_.empty()) cache_.Dropped(Take(leaving_), now_us_);
+    if (action == 8 && !leases_.empty()) cache_.EndLease(Take(leases_), now_us_);
+    if (const auto id = action == 9 ? cache_.NextLoad(now_us_) : std::nullopt) loading_.push_back(*id);
+    if (const auto id = action == 10 ? cache_.NextDrop(now_us_) : std::nullopt) leaving_.push_back(*id);
+  }
+
+  const uint64_t seed_;
+  ResidencyCache cache_;
+  std::vector<CacheId> ids_, leases_, loading_, leaving_;
+  int64_t now_us_ = 0;
+  uint64_t step_ = 0;
+};
+
 TEST(ResidencyCache, KeepsItsInvariantsWhateverHappens) {
   for (uint64_t seed = 0; seed < 40; ++seed) {
-    CacheOptions options = Budget(10);
-    options.max_loads = 1 + seed % 3;
-    options.auto_pin = seed % 4;
-    ResidencyCache cache(options);
-    std::vector<CacheId> ids, leases, loading, leaving;
-    int64_t now_us = 0;
-    for (uint64_t step = 0; step < 2000; ++step) {
-      const auto draw = [&](uint64_t k, size_t n) { return static_cast<size_t>(RandomBits(seed * 5000 + step, k) % n); };
-      const auto pick = [&](std::vector<CacheId>& from) { return from[draw(1, from.size())]; };
-      const auto take = [&](std::vector<CacheId>& from) {
-        const size_t i = draw(1, from.size());
-        const CacheId id = from[i];
-        from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
-        return id;
-      };
-      now_us += static_cast<int64_t>(draw(0, kSecond));
-      const size_t action = draw(2, 14);
-      if (ids.size() < 3 || (action == 0 && ids.size() < 12)) {
-        ids.push_back(cache.Add({.bytes = 1 + draw(3, 5)}));
-      } else if (action == 1) {
-        const CacheId id = pick(ids);
-        std::erase(ids, id);
-        cache.Forget(id);
-      } else if (action == 2) {
-        const Status ignored = cache.SetPinned(pick(ids), draw(3, 4) == 0, now_us);
-        (void)ignored;
-      } else if (action == 3) {
-        cache.Prefetch(pick(ids), now_us);
-      } else if (action == 4) {
-        const Status ignored = cache.Evict(pick(ids), now_us);
-        (void)ignored;
-      } else if (action == 5 && !loading.empty()) {
-        cache.LoadFailed(take(loading), Corrupt("seeded"), now_us);
-      } else if (action == 6 && !loading.empty()) {
-        const CacheId id = take(loading);
-        cache.LoadDone(id, cache.View(id, now_us).reserved_bytes, now_us);
-      } else if (action == 7 && !leaving.empty()) {
-        cache.Dropped(take(leaving), now_us);
-      } else if (action == 8 && !leases.empty()) {
-        cache.EndLease(take(leases), now_us);
-      } else if (action == 9) {
-        if (const auto id = cache.NextLoad(now_us)) loading.push_back(*id);
-      } else if (action == 10) {
-        if (const auto id = cache.NextDrop(now_us)) leaving.push_back(*id);
-      } else {
-        const CacheId id = pick(ids);
-        if (cache.TryLease(id, now_us).granted) leases.push_back(id);
-      }
-      ASSERT_EQ(cache.CheckInvariants(), "") << "seed " << seed << " step " << step;
+    RandomWalk walk(seed);
+    for (int step = 0; step < 2000; ++step) {
+      walk.Step();
+      ASSERT_EQ(walk.cache().CheckInvariants(), "") << "seed " << seed << " step " << step;
     }
-    EXPECT_GT(cache.stats().loads, 10u) << seed;  // it was no quiet run
+    EXPECT_GT(walk.cache().stats().loads, 10u) << seed;
   }
 }
 

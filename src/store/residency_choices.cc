@@ -60,9 +60,8 @@ bool ResidencyCache::CouldLeave(CacheId id, const Entry& entry, CacheId needed, 
   if (entry.phase == Phase::kLeaving) return true;
   if (entry.phase != Phase::kIn || entry.pinned || entry.n_leases > 0 || id == needed) return false;
   if (IsAwaited(entry, now_us)) return false;
-  return std::all_of(entry.children_in.begin(), entry.children_in.end(), [&](CacheId child) {
-    return CouldLeave(child, entries_.at(child), needed, now_us);
-  });
+  return std::all_of(entry.children_in.begin(), entry.children_in.end(),
+                     [&](CacheId child) { return CouldLeave(child, entries_.at(child), needed, now_us); });
 }
 
 std::optional<EvictionCause> ResidencyCache::WhyUnneeded(CacheId id, const Entry& entry,
@@ -131,7 +130,8 @@ void ResidencyCache::Drain(const Wanted& wanted, uint64_t missing_bytes, int64_t
   const CacheId needed = entries_.at(wanted.load).content.parent;
   std::vector<std::tuple<bool, double, CacheId>> order;
   for (const auto& [id, entry] : entries_) {
-    if (entry.phase == Phase::kIn && id != needed && MayDrain(entry, now_us) && !CouldLeave(id, entry, needed, now_us)) {
+    if (entry.phase == Phase::kIn && id != needed && MayDrain(entry, now_us) &&
+        !CouldLeave(id, entry, needed, now_us)) {
       order.emplace_back(!entry.draining, ScoreOf(entry, now_us), id);
     }
   }
@@ -182,7 +182,8 @@ std::string ResidencyCache::CheckInvariants() const {
     }
     if (entry.phase != Phase::kOut && entry.content.parent != kNoCacheId) {
       const auto parent = entries_.find(entry.content.parent);
-      if (parent == entries_.end() || !parent->second.children_in.contains(id)) return name + " does not hold its parent";
+      if (parent == entries_.end() || !parent->second.children_in.contains(id))
+        return name + " does not hold its parent";
     }
   }
   if (reserved != reserved_bytes_) return "the reservations sum up to another number than the one kept (I11)";

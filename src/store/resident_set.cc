@@ -143,7 +143,7 @@ Status ResidentSet::Evict(const StoredGeneration& generation) {
     const std::scoped_lock lock(mutex_);
     evicted = cache_.Evict(generation.id(), clock_->NowUs());
   }
-  dropper_.notify_all();
+  WakeAll();
   return evicted;
 }
 
@@ -317,8 +317,7 @@ void ResidentSet::DropLoop() {
       has_dropped = false;
       continue;
     }
-    const bool timed_out =
-        dropper_.wait_for(lock, is_wanted ? kBusyTick : kIdleTick) == std::cv_status::timeout;
+    const bool timed_out = dropper_.wait_for(lock, is_wanted ? kBusyTick : kIdleTick) == std::cv_status::timeout;
     if (!timed_out || !cache_.AnyWanted(clock_->NowUs())) continue;
     // Whoever still waits asks again; whoever does not is forgotten.
     lock.unlock();

@@ -44,8 +44,8 @@ class StoredGeneration final : public Generation {
 using StoredGenerationRef = std::shared_ptr<const StoredGeneration>;
 
 struct ResidentSetOptions {
-  CacheOptions cache = {};               // max_loads = number of loader threads
-  uint64_t load_bytes_per_second = 0;    // while somebody decodes; 0 = as fast as it goes
+  CacheOptions cache = {};                       // max_loads = number of loader threads
+  uint64_t load_bytes_per_second = 0;            // while somebody decodes; 0 = as fast as it goes
   std::shared_ptr<const Clock> clock = nullptr;  // null: SteadyClock
 };
 

@@ -24,8 +24,8 @@ std::string Line(const Json& json) { return DumpJson(json) + "\n"; }
 std::string HeaderLine() { return Line({{"deltafold_state", kVersion}}); }
 
 std::string RegisterLine(const std::string& name, const StoredRegistration& at) {
-  return Line({{"op", "register"}, {"name", name}, {"directory", at.directory}, {"root", at.root},
-               {"parent", at.parent}});
+  return Line(
+      {{"op", "register"}, {"name", name}, {"directory", at.directory}, {"root", at.root}, {"parent", at.parent}});
 }
 
 std::string PinLine(const std::string& name, bool pinned) {

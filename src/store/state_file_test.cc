@@ -82,8 +82,9 @@ TEST_F(StateFileTest, LosesNothingAcknowledgedWhereverItIsCut) {
 }
 
 TEST_F(StateFileTest, LeavesOutLinesThatAreDamagedAndSaysWhich) {
-  Write("{\"deltafold_state\":1}\n{\"op\":\"register\",\"name\":\"a\",\"directory\":\"/a\"}\nnoise\n"
-        "{\"op\":\"dance\",\"name\":\"b\"}\n[1]\n{\"op\":\"pin\"}\n{\"op\":\"pin\",\"name\":\"a\"}\n");
+  Write(
+      "{\"deltafold_state\":1}\n{\"op\":\"register\",\"name\":\"a\",\"directory\":\"/a\"}\nnoise\n"
+      "{\"op\":\"dance\",\"name\":\"b\"}\n[1]\n{\"op\":\"pin\"}\n{\"op\":\"pin\",\"name\":\"a\"}\n");
   const auto file = Open();
   EXPECT_EQ(file->state().registrations.size(), 1u);
   EXPECT_TRUE(file->state().pins.at("a"));

@@ -103,8 +103,8 @@ TEST_F(VariantSourceTest, IsUntouchedByAReplacementOfItsDirectory) {
 }
 
 TEST_F(VariantSourceTest, FindsAChangeInPlaceWhenItIsPacked) {
-  for (const auto& [name, file] : {std::pair{"delta", "/delta_model.safetensors"},
-                                   std::pair{"adapter", "/adapter_model.safetensors"}}) {
+  for (const auto& [name, file] :
+       {std::pair{"delta", "/delta_model.safetensors"}, std::pair{"adapter", "/adapter_model.safetensors"}}) {
     const std::string path = CopyOf(name, "changed") + file;
     const auto source = ValueOrDie(Open("changed"));
     FlipLastBit(path);
@@ -120,15 +120,15 @@ TEST_F(VariantSourceTest, ARefusedAllocationIsAFailureOfThatLoad) {
   const auto source = ValueOrDie(Open("delta"));
   size_t n_calls = 0;
   ASSERT_TRUE(PackVariant(*context_, *base_.weights, *source, {.progress = [&](size_t) {
-                            ++n_calls;
-                            return Status::Ok();
-                          }}).ok());
+                ++n_calls;
+                return Status::Ok();
+              }}).ok());
   for (size_t nth = 1; nth <= n_calls; ++nth) {
     size_t call = 0;
     const auto refused = PackVariant(*context_, *base_.weights, *source, {.progress = [&](size_t) -> Status {
-                                       if (++call == nth) throw std::bad_alloc();
-                                       return Status::Ok();
-                                     }});
+      if (++call == nth) throw std::bad_alloc();
+      return Status::Ok();
+    }});
     ExpectRefusal(refused, StatusCode::kResourceExhausted, {"memory"});
   }
 }

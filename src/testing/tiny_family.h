@@ -194,8 +194,9 @@ struct TinyAdapterOptions {
 };
 inline void WriteTinyAdapter(const std::string& directory, TinyAdapterOptions options) {
   std::filesystem::create_directories(directory);
-  WriteText(directory + "/adapter_config.json",
-            R"({"peft_type": "LORA", "r": 4, "lora_alpha": )" + std::string(options.broken ? "8e6" : "8") + R"(, "target_modules": ["q_proj", "v_proj"], "bias": "none",
+  WriteText(directory + "/adapter_config.json", R"({"peft_type": "LORA", "r": 4, "lora_alpha": )" +
+                                                    std::string(options.broken ? "8e6" : "8") +
+                                                    R"(, "target_modules": ["q_proj", "v_proj"], "bias": "none",
                "task_type": "CAUSAL_LM", "base_model_name_or_path": "tiny"})");
   std::vector<TensorSpec> specs;
   for (const BaseModule& module : ListLinearModules(ParsedTinyConfig())) {

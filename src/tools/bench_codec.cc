@@ -200,14 +200,14 @@ class CodecRun {
         return Status::Ok();
       }));
     }
-    DF_RETURN_IF_ERROR(Measure("register a delta: open and verify (of its file)", bytes, [&] {
-      return OpenVariant(base, path).status();
-    }));
+    DF_RETURN_IF_ERROR(Measure("register a delta: open and verify (of its file)", bytes,
+                               [&] { return OpenVariant(base, path).status(); }));
     const auto load = [&]() -> Status {
       DF_ASSIGN_OR_RETURN(const auto source, OpenVariant(base, path, {.verify = false}));
       return PackVariant(context, base, *source, {.first_reading = true}).status();
     };
-    DF_RETURN_IF_ERROR(Measure("load a delta from the page cache, one thread, digest checked (of its file)", bytes, load));
+    DF_RETURN_IF_ERROR(
+        Measure("load a delta from the page cache, one thread, digest checked (of its file)", bytes, load));
     return Measure("load a delta from the disk, one thread, digest checked (of its file)", bytes, load,
                    [&] { return DropFromPageCache(path + "/delta_model.safetensors"); });
   }

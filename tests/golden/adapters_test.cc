@@ -32,6 +32,9 @@ TEST_P(GoldenLora, GivesTheReferenceLogits) {
     KernelContext context(2);
     const auto variant = LoadAdapter(context, *base, **opened);
     DF_ASSERT_OK(variant);
+    const AdapterSize size = ValueOrDie(MeasureAdapter(*base, **opened, nullptr));
+    EXPECT_GE(size.most_bytes, (*variant)->bytes);
+    EXPECT_EQ(size.vocab, (*variant)->config.vocab);
     ExpectLogits(base, variant->get(), ReadIds(*golden, "input_ids"), ReadAll(*golden, "logits"));
   });
 }
