@@ -128,7 +128,7 @@ TEST(LoadAdapter, RefusesDoraOfARowWithoutLength) {
   const std::string base_path = WithZeroRow("models/llama3-gqa", "model.safetensors", module + ".weight", 9);
   const std::string adapter_path = WithZeroRow("lora/llama3-gqa/dora", "adapter_model.safetensors",
                                                "base_model.model." + module + ".lora_B.weight", 9);
-  const auto base = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(base_path))));
+  const auto base = ValueOrDie(LoadBase(context, ValueOrDie(Checkpoint::Open(base_path))));
   const auto adapter = ValueOrDie(PeftAdapter::Open(adapter_path));
   const auto refused = LoadAdapter(context, *base, *adapter);
   ASSERT_FALSE(refused.ok());
