@@ -21,7 +21,7 @@
 
 namespace df {
 
-// docs/store.md derives it: packing at this rate takes an eighth of a core of the machines measured.
+// Loads at this rate make a token of those who run about 11 % slower on two cores (docs/store.md).
 inline constexpr uint64_t kDefaultLoadBytesPerSecond = uint64_t{128} << 20;
 
 struct LiveStoreOptions {
