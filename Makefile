@@ -6,15 +6,16 @@ SHELL := /bin/bash
 # A Boost.Beast unit takes 0.8 GB to compile: jobs = min(processors, available memory / 0.8 GB), at least one.
 JOBS ?= $(shell awk -v cpus=$$(nproc) '/MemAvailable/ {n = int($$2 / 800000); print n < 1 ? 1 : n < cpus ? n : cpus}' /proc/meminfo)
 PRESET ?= release
+SEEDS ?= 20000
 # Paths are hashed relative to the checkout, so that a second clone finds what the first one compiled.
 export CCACHE_BASEDIR ?= $(CURDIR)
 
 BUILD := cmake --build build/$(PRESET) -j $(JOBS) --target
 
-.PHONY: help setup configure build demo test fast lint format fuzz bench memory ci-full clean
+.PHONY: help setup configure build demo test fast lint format fuzz bench memory simulate simulate-mutations ci-full clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PRESET=release|gcc|debug|asan|tsan with build, test, fast; JOBS=$(JOBS)"
 
 setup: ## install what is missing on Debian 12, check the Rust toolchain; quick when nothing is missing
@@ -57,7 +58,15 @@ memory: configure ## measure the memory promises on a synthetic family of 0.6B s
 	@python3 tests/memory/memory_test.py build/$(PRESET)/bin/deltafold build/$(PRESET)/bin/synthetic_family \
 	  build/$(PRESET)/memory --shape qwen3-0.6b
 
-ci-full: ## all of CI: .ci/run, then lint over all files, the thread sanitizer, fuzzing, memory, benchmarks
+simulate: configure ## store and scheduler in virtual time, under random traffic and faults, from SEEDS (20000) seeds
+	@$(BUILD) simulate
+	@build/$(PRESET)/bin/simulate --seeds $(SEEDS)
+
+simulate-mutations: configure ## take one guard at a time out of store and scheduler: does the simulation notice?
+	@$(BUILD) simulate
+	@python3 tests/simulation/mutations.py build/$(PRESET) --seeds $(SEEDS)
+
+ci-full: ## all of CI: .ci/run, then lint over all files, the thread sanitizer, fuzzing, memory, simulation, benchmarks
 	@.ci/run --full
 
 clean: ## remove build/

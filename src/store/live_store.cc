@@ -108,10 +108,12 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
   DF_ASSIGN_OR_RETURN(const StoredGenerationRef generation, set_->Adopt(opened.source));
   opened.variant->generation = generation;
   const bool was_pinned = IsPinned(name), is_pinned = options.pinned || was_pinned;
-  if (is_pinned) DF_RETURN_IF_ERROR(MovePin(name, *generation));
-  if (const Status kept = origin == Origin::kRuntime ? Keep(opened, options) : Status::Ok(); !kept.ok()) {
-    UndoPin(name, was_pinned);
-    if (const Status undone = ApplyPin(*opened.variant, false); !undone.ok()) Warn(undone.message());
+  Status kept = is_pinned ? MovePin(name, *generation) : Status::Ok();
+  if (kept.ok() && origin == Origin::kRuntime) kept = Keep(opened, options);
+  if (!kept.ok()) {
+    pinned_.Set(name, false);
+    ReleaseIfNameless(*opened.variant);  // it may have been there before, without a name, for requests under way
+    UndoPin(name, was_pinned);           // once the other's pin takes no room
     return kept;
   }
   std::shared_ptr<const Variant> variant = std::move(opened.variant);

@@ -354,6 +354,18 @@ TEST_F(LiveStoreTest, AnAdapterOnAOneBitVariantBringsItsParentAlong) {
   EXPECT_TRUE(WaitFor(*child).granted());  // queued before: its parent comes with it
 }
 
+TEST_F(LiveStoreTest, ANameThatCannotBeGivenLeavesNoMemoryBehind) {
+  const auto store = Make({.budget_bytes = BytesOf("delta") + BytesOf("adapter")});
+  const auto former = ValueOrDie(store->Register("big", Path("delta2"), {}));  // as a request does that is queued
+  DF_EXPECT_OK(store->Retire("big", ""));
+  ValueOrDie(store->Register("pinned", Path("delta"), {.pinned = true}));
+  ExpectRefusal(store->Register("big", Path("delta2"), {.pinned = true}), StatusCode::kResourceExhausted, {"pinned"});
+  DF_EXPECT_OK(store->Unpin("pinned", ""));
+  DF_EXPECT_OK(store->Retire("pinned", ""));
+  EXPECT_TRUE(WaitFor(*former).granted());
+  EXPECT_TRUE(Eventually([&] { return store->Stats().reserved_bytes == 0; }));
+}
+
 TEST_F(LiveStoreTest, PrefetchesAndEvictsOnRequest) {
   const auto store = Make();
   const auto variant = ValueOrDie(store->Register("math", Path("delta"), {}));

@@ -381,6 +381,24 @@ TEST(ResidencyCache, LoadsAParentBeforeItsChildAndHoldsIt) {
   EXPECT_FALSE(driven.IsIn(parent) || driven.IsIn(child));
 }
 
+TEST(ResidencyCache, AParentKeepsGivingLeasesWhileItsChildLoads) {
+  ResidencyCache cache({.budget_bytes = 100, .max_loads = 1, .patience_us = 10});
+  const CacheId parent = cache.Add({.bytes = 40});
+  const CacheId child = cache.Add({.bytes = 40, .parent = parent});
+  const CacheId other = cache.Add({.bytes = 60});
+  cache.Prefetch(parent, 0);
+  cache.LoadDone(*cache.NextLoad(0), 40, 0);
+  ASSERT_TRUE(cache.TryLease(parent, 0).granted);
+  DF_EXPECT_OK(cache.SetPinned(child, true, 1));
+  ASSERT_EQ(cache.NextLoad(1), child);
+  DF_EXPECT_OK(cache.SetPinned(child, false, 2));
+  EXPECT_FALSE(cache.TryLease(other, 3).granted);
+  EXPECT_EQ(cache.NextDrop(1000), std::nullopt);
+  EXPECT_EQ(cache.CheckInvariants(), "");
+  EXPECT_FALSE(cache.View(parent, 1000).draining);
+  EXPECT_FALSE(cache.View(child, 1000).draining);
+}
+
 TEST(ResidencyCache, AChildFailsWithItsParent) {
   Driven driven(Budget(100));
   const CacheId parent = driven.Add(60), child = driven.Add(10, parent);

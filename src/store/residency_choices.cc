@@ -144,7 +144,9 @@ void ResidencyCache::Drain(const Wanted& wanted, uint64_t missing_bytes, int64_t
     if (missing_bytes == 0) return;
     Entry& entry = entries_.at(id);
     entry.draining = true;
-    for (const CacheId child : entry.children_in) entries_.at(child).draining = true;
+    for (const CacheId child : entry.children_in) {
+      if (entries_.at(child).phase == Phase::kIn) entries_.at(child).draining = true;
+    }
     missing_bytes -= std::min(missing_bytes, entry.reserved_bytes);
   }
 }
@@ -153,7 +155,7 @@ bool ResidencyCache::MayDrain(const Entry& entry, int64_t now_us) const {
   if (entry.pinned || IsAwaited(entry, now_us) || now_us - entry.in_since_us < options_.patience_us) return false;
   return std::all_of(entry.children_in.begin(), entry.children_in.end(), [&](CacheId child) {
     const Entry& other = entries_.at(child);
-    return other.phase != Phase::kIn || MayDrain(other, now_us);
+    return other.phase == Phase::kLeaving || (other.phase == Phase::kIn && MayDrain(other, now_us));
   });
 }
 

@@ -39,7 +39,7 @@ struct StoreStats {
   uint64_t budget_bytes = 0, reserved_bytes = 0, resident_bytes = 0;  // variants only; reserved >= resident
   uint64_t lookups = 0, hits = 0;  // Generation::CountRequest, and those that found it resident
   uint64_t loads = 0, load_failures = 0;
-  LoadHistogram load_times = {};  // of loads that went through
+  LoadHistogram load_times = {};              // of loads that went through
   std::map<std::string, uint64_t> evictions;  // cause ("budget", "idle", "operator", "retired") -> count
   std::vector<std::string> waiting_names;     // wanted by requests and not resident
 };
