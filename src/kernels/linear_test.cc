@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/core.h"
 #include "kernels/linear_fixture.h"
 #include "kernels/target.h"
 
@@ -440,6 +441,39 @@ TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
     ExpectTheSameBitsInAnyBatch({.sign_kernel = kernel, .batch_invariant = true}, 530);
     ExpectTheSameBitsInAnyBatch({.sign_kernel = kernel, .batch_invariant = true}, 640);  // whole blocks of columns
   }
+}
+
+// The loops of other cores than this machine's, over more columns than a turn of decode_turns-inl.h has.
+TEST(Linear, EveryKindOfCoreGivesTheSameBits) {
+  const cpu::CoreHabits own = cpu::ThisCore();
+  for (const SignKernel kernel : {SignKernel::kExact, SignKernel::kLookup}) {
+    const KernelOptions options = {.sign_kernel = kernel, .batch_invariant = true};
+    Family family(161, 4098 + 512, DType::kBf16, true, 23, options);
+    for (int i = 0; i < 3; ++i) family.Add({.planes = 2, .row_scale = true});
+    family.Add(70, {.planes = 1, .row_scale = true, .col_scale = true});
+    TensorStore store(24);
+    const Mat<float> inputs = RandomRows(store, 14, family.base.weight.d_in);
+    OnEveryTarget([&](const std::string& target) {
+      if (target == "scalar") return;
+      for (const size_t n : {1U, 2U, 3U, 8U, 14U}) {
+        std::vector<Placed> batch;
+        for (size_t i = 0; i < n; ++i) batch.push_back({i, static_cast<int>((i + 1) % 5) - 1, Phase::kDecode});
+        std::vector<Mat<float>> results;
+        for (const bool in_turns : {false, true}) {
+          cpu::SetThisCore({.prefetches_streams = in_turns, .halves_vectors = in_turns});
+          results.emplace_back(n, family.MaxOut());
+          Linear(family.context, family.base, SegmentsOf(family, batch),
+                 MatView<const float>(inputs.Row(0), n, inputs.cols()), results.back().view());
+        }
+        for (size_t i = 0; i < n; ++i) {
+          const size_t bytes = family.Exact(batch[i].variant).d_out() * sizeof(float);
+          ASSERT_EQ(std::memcmp(results[0].Row(i), results[1].Row(i), bytes), 0)
+              << target << " row " << i << " of " << n;
+        }
+      }
+    });
+  }
+  cpu::SetThisCore(own);
 }
 
 TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {

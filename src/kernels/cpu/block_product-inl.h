@@ -74,10 +74,10 @@ constexpr size_t VectorsFor(size_t group) { return kLanes >= 16 ? 2 : group <= 2
 inline constexpr size_t kPrefetchNearBytes = kLanes >= 16 ? 512 : 0;
 inline constexpr int kPrefetchAheadLevel = kLanes >= 16 ? 2 : 3;  // as __builtin_prefetch counts: 3 = first level
 
-template <size_t kLines>
+template <size_t kLines, int kLevel>
 HWY_INLINE void PrefetchAhead(const uint8_t* ahead) {
   DF_UNROLL
-  for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(ahead + line * 64, 0, kPrefetchAheadLevel);
+  for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(ahead + line * 64, 0, kLevel);
 }
 
 template <size_t kBytes>
@@ -87,6 +87,13 @@ HWY_INLINE void PrefetchNear(const uint8_t* pair) {
     for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(pair + kPrefetchNearBytes + line, 0, 3);
   }
 }
+
+// What a product asks for while it runs, if its weights come from memory: nothing, as its core does it; what is ahead
+// and, where that goes into the second level, what is near (decode-inl.h); what is ahead, into the second level, and
+// pieces of something else (decode_turns-inl.h).
+enum class Fetch : uint8_t { kNothing, kNear, kPieces };
+
+inline constexpr size_t kPieceLines = kBlockColumns / 16;  // as many bytes as signs of a block's columns have
 
 struct BlockArgs {
   const uint8_t* weights = nullptr;  // first pair of the block
@@ -98,7 +105,15 @@ struct BlockArgs {
   // outstanding misses and then stops the loop. Only products that stream look at it.
   const uint8_t* ahead = nullptr;
   size_t ahead_bytes = 0;
+  // More to fetch, kPieceLines lines a piece, one line a pair of columns as far as those reach.
+  const uint8_t* const* pieces = nullptr;
+  size_t n_pieces = 0;
 };
+
+HWY_INLINE void PrefetchPieces(const BlockArgs& args, size_t pair) {
+  const size_t piece = pair / kPieceLines;
+  if (piece < args.n_pieces) __builtin_prefetch(args.pieces[piece] + pair % kPieceLines * 64, 0, 2);
+}
 
 // acc[g][v] += w[v] * x[g]: one column.
 template <size_t G, size_t V>
@@ -112,7 +127,7 @@ HWY_INLINE void AddColumn(const FloatVec (&w)[V], const float* x, FloatVec (&acc
 }
 
 // V vectors of outputs from output `first` on.
-template <class Tile, size_t G, size_t V, bool kStream>
+template <class Tile, size_t G, size_t V, Fetch kFetch>
 HWY_INLINE void PartProduct(const BlockArgs& args, size_t first) {
   const FloatTag d;
   FloatVec acc[G][V];
@@ -128,9 +143,15 @@ HWY_INLINE void PartProduct(const BlockArgs& args, size_t first) {
   const size_t step = (args.ahead_bytes + kParts * args.n_pairs - 1) / (kParts * args.n_pairs);
   const uint8_t* ahead = args.ahead + args.ahead_bytes * first / kTileRows;
   for (size_t pair = 0; pair < args.n_pairs; ++pair, w += Tile::kPairBytes, x += 2 * G) {
-    if constexpr (kStream) {
-      PrefetchAhead<std::max<size_t>(1, Tile::kPairBytes / 64 / kParts)>(ahead);
-      PrefetchNear<Tile::kPairBytes>(w);
+    if constexpr (kFetch != Fetch::kNothing) {
+      constexpr size_t kLines = std::max<size_t>(1, Tile::kPairBytes / 64 / kParts);
+      if constexpr (kFetch == Fetch::kNear) {
+        PrefetchAhead<kLines, kPrefetchAheadLevel>(ahead);
+        PrefetchNear<Tile::kPairBytes>(w);
+      } else {
+        PrefetchAhead<kLines, 2>(ahead);
+        if (first == 0) PrefetchPieces(args, pair);
+      }
       ahead += step;
     }
     FloatVec column[V];
@@ -151,35 +172,43 @@ HWY_INLINE void PartProduct(const BlockArgs& args, size_t first) {
   }
 }
 
-template <class Tile, size_t G, bool kStream>
+template <class Tile, size_t G, Fetch kFetch>
 HWY_NOINLINE void BlockProduct(const BlockArgs& args) {
   constexpr size_t kVectors = VectorsFor(G);
   for (size_t first = 0; first < kTileRows; first += kVectors * kLanes) {
-    PartProduct<Tile, G, kVectors, kStream>(args, first);
+    PartProduct<Tile, G, kVectors, kFetch>(args, first);
   }
 }
 
 using BlockProductFn = void (*)(const BlockArgs&);
 
-// By group size - 1. kStream: weights come from memory, so the next ones are fetched meanwhile.
-template <class Tile, bool kStream, size_t... kSizes>
+// By group size - 1.
+template <class Tile, Fetch kFetch, size_t... kSizes>
 constexpr auto MakeTable(std::index_sequence<kSizes...>) {
-  return std::array<BlockProductFn, sizeof...(kSizes)>{&BlockProduct<Tile, kSizes + 1, kStream>...};
+  return std::array<BlockProductFn, sizeof...(kSizes)>{&BlockProduct<Tile, kSizes + 1, kFetch>...};
 }
-template <class Tile, bool kStream>
-inline constexpr auto kTileProducts = MakeTable<Tile, kStream>(std::make_index_sequence<kTileGroup>());
-inline constexpr auto kPanelProducts = MakeTable<F32Tile, false>(std::make_index_sequence<kPanelGroup>());
+template <class Tile, Fetch kFetch>
+inline constexpr auto kTileProducts = MakeTable<Tile, kFetch>(std::make_index_sequence<kTileGroup>());
+inline constexpr auto kPanelProducts = MakeTable<F32Tile, Fetch::kNothing>(std::make_index_sequence<kPanelGroup>());
 
+// [kTileGroup] each.
 struct TileProducts {
-  const BlockProductFn* stream = nullptr;  // [kTileGroup]
-  const BlockProductFn* reuse = nullptr;   // [kTileGroup]
+  const BlockProductFn* stream = nullptr;  // weights come from memory: decode-inl.h
+  const BlockProductFn* turns = nullptr;   // the same, decode_turns-inl.h
+  const BlockProductFn* reuse = nullptr;
 };
+
+template <class Tile>
+inline TileProducts ProductsOf() {
+  return {kTileProducts<Tile, Fetch::kNear>.data(), kTileProducts<Tile, Fetch::kPieces>.data(),
+          kTileProducts<Tile, Fetch::kNothing>.data()};
+}
 
 inline TileProducts TileProductsOf(DType dtype) {
   switch (dtype) {
-    case DType::kBf16: return {kTileProducts<Bf16Tile, true>.data(), kTileProducts<Bf16Tile, false>.data()};
-    case DType::kF16: return {kTileProducts<F16Tile, true>.data(), kTileProducts<F16Tile, false>.data()};
-    default: return {kTileProducts<F32Tile, true>.data(), kTileProducts<F32Tile, false>.data()};
+    case DType::kBf16: return ProductsOf<Bf16Tile>();
+    case DType::kF16: return ProductsOf<F16Tile>();
+    default: return ProductsOf<F32Tile>();
   }
 }
 

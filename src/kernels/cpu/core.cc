@@ -16,11 +16,15 @@ CoreHabits Find() {
   return {};
 }
 
-}  // namespace
-
-const CoreHabits& ThisCore() {
-  static const CoreHabits habits = Find();
+CoreHabits& Habits() {
+  static CoreHabits habits = Find();
   return habits;
 }
+
+}  // namespace
+
+const CoreHabits& ThisCore() { return Habits(); }
+
+void SetThisCore(const CoreHabits& habits) { Habits() = habits; }
 
 }  // namespace df::kernels::cpu

@@ -29,9 +29,6 @@ namespace df::kernels::cpu::HWY_NAMESPACE {
 // four tiles of sums (128 KB) lie beside it.
 inline constexpr size_t kPrefillTiles = 4;
 
-// What is fetched for an epilogue must wait in the second level beside tables and weights.
-inline constexpr size_t kMaxFetchedBytes = size_t{64} << 10;
-
 // The widest range of outputs of any set, in tiles.
 size_t TilesOf(std::span<const LinearSet> sets) {
   size_t d_out = 0;
@@ -50,46 +47,15 @@ size_t TileWorkBytes(const LinearPlan& plan, size_t n_rows) {
   return kTileRows * plan.d_in * sizeof(uint16_t) * (1 + n_rows / 4);
 }
 
-size_t MostItems(std::span<const LinearSet> sets) {
-  size_t n = 0;
-  for (const LinearSet& set : sets) n = std::max(n, set.items.size());
-  return n;
-}
-
-// The low-rank factors that the epilogue of a unit will read, a few lines of each adapter: on their way into the second
-// level while the base is multiplied. On a Zen 4 8 rows of 8 adapters of rank 16 take 1.08 of the base's time, without
-// 1.12 (4096 x 4096).
-void FetchLowRank(const LinearSet& set, size_t unit) {
-  size_t left_bytes = kMaxFetchedBytes;
-  for (const LinearRun& run : set.runs) {
-    if (run.delta() == nullptr) continue;
-    for (const PackedLowRank& pair : run.delta()->low_rank) {
-      const size_t begin = unit * kUnitTiles * pair.b.tile_bytes();
-      const size_t end = std::min(begin + std::min(left_bytes, kUnitTiles * pair.b.tile_bytes()), pair.b.bytes());
-      for (size_t byte = begin; byte < end; byte += 64) __builtin_prefetch(pair.b.tiles.data() + byte, 0, 2);
-      left_bytes -= std::max(begin, end) - begin;
-    }
-  }
-}
-
 template <class Signs>
 void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   const size_t n_units = (TilesOf(plan.decode) + kUnitTiles - 1) / kUnitTiles;
-  const size_t base_floats = MostRows(plan.decode) * kUnitRows;
-  const size_t staged_begin = base_floats + MostItems(plan.decode) * kUnitRows;
-  const size_t sums_floats = staged_begin + kStagedBytes / sizeof(float);
-  float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * sums_floats);
+  size_t floats = 0;
+  for (const LinearSet& set : plan.decode) floats = std::max(floats, DecodeFloats(plan, set));
+  float* memory = context.scratch.Get<float>(kSlotLinearPanels, context.pool.n_threads() * floats);
   const size_t grain = Grain(kUnitTiles * TileWorkBytes(plan, MostRows(plan.decode)));
   context.pool.ParallelFor(n_units, grain, [&](size_t begin, size_t end, size_t thread) {
-    float* sums = memory + thread * sums_floats;
-    for (size_t unit = begin; unit < end; ++unit) {
-      for (const LinearSet& set : plan.decode) {
-        FetchLowRank(set, unit);
-        DecodeUnit<Signs>(
-            plan, set, unit,
-            {.base = sums, .signs = sums + base_floats, .staged = reinterpret_cast<uint8_t*>(sums + staged_begin)});
-      }
-    }
+    for (const LinearSet& set : plan.decode) DecodeSet<Signs>(plan, set, begin, end, memory + thread * floats);
   });
 }
 
@@ -171,8 +137,12 @@ using ExactSigns = LookupSigns<2>;
 
 // Paths by cost, for callers that do not ask for batch invariance. Signs of one row hide behind the base's bytes; on a
 // Zen 3 (4096 x 4096) exact signs take 0.22 ms a row hot and 14-bit ones 0.11, beside 2.6 ms for reading the base: from
-// two rows on the difference shows. Permutes of 16 lanes take 0.14 ms a row on an Intel core, 0.19 on a Zen 4.
-size_t MinLookupProducts() { return kLanes >= 16 && !ThisCore().halves_vectors ? 4 : 2; }
+// two rows on the difference shows. Permutes of 16 lanes take 0.14 ms a row on an Intel core. On a Zen 4 they take 0.19
+// beside 1.15 for the base and take turns with it: what signs cost is seen from the first row on.
+size_t MinLookupProducts() {
+  if (kLanes < 16) return 2;
+  return ThisCore().halves_vectors ? 1 : 4;
+}
 // Folding reads the base a second time, in the phase that unpacks every weight. On a Zen 4 with AVX-512 (0.6B shape, 2
 // threads) 8 rows of one variant took 2.0 of the base's time so and 1.3 by tables, 14 rows 1.5 so.
 inline constexpr size_t kMinFoldRows = 16;

@@ -86,21 +86,13 @@ struct LookupSigns {
     }
   }
 
+  template <BitsLevel kLevel>
   static void Add(const SignArgs& args, State& state) {
     DF_UNROLL
     for (size_t v = 0; v < kVectors; v += kShared) {
-      AddPart<true>(args, v, args.tables, state.sums[0] + v);
-      if constexpr (kParts == 2) AddPart<false>(args, v, args.tables + kPartBytes, state.sums[1] + v);
+      AddPart<true, kLevel>(args, v, args.tables, state.sums[0] + v);
+      if constexpr (kParts == 2) AddPart<false, kLevel>(args, v, args.tables + kPartBytes, state.sums[1] + v);
     }
-  }
-
-  // For whoever keeps the sums of all outputs in registers (decode_fused-inl.h): two digits, all vectors at once.
-  using Sums = WordVec[kShared][4];  // of two digits: all, odd, all, odd
-  static HWY_INLINE void LoadSums(const State& state, Sums& sums) { LoadPart(state.sums[0], sums); }
-  static HWY_INLINE void StoreSums(const Sums& sums, State& state) { StorePart(sums, state.sums[0]); }
-  static HWY_INLINE void AddOctet(const SignArgs& args, size_t octet, Sums& sums) {
-    static_assert(kParts == 1 && kShared == kVectors);
-    AddOctetPart(args, octet, 0, args.tables + octet * kOctetBytes, sums);
   }
 
   static void Finish(const SignArgs& args, State& state, float* product) {
@@ -111,6 +103,8 @@ struct LookupSigns {
   }
 
  private:
+  using Sums = WordVec[kShared][4];  // of two digits: all, odd, all, odd
+
   // The largest sum that a quad's table holds.
   static HWY_INLINE float LargestQuad(const float (&values)[kSignBlockColumns]) {
     const FloatTag d;
@@ -216,13 +210,13 @@ struct LookupSigns {
   }
 
   // All octets, two digits.
-  template <bool kPrefetch>
+  template <bool kPrefetch, BitsLevel kLevel>
   static HWY_INLINE void AddPart(const SignArgs& args, size_t first, const uint8_t* table,
                                  uint16_t (*memory)[4][kVectorBytes / 2]) {
     Sums sums;
     LoadPart(memory, sums);
     for (size_t octet = 0; octet < args.n_octets; ++octet, table += kOctetBytes) {
-      if (kPrefetch) PrefetchNext(args, octet);
+      if (kPrefetch) PrefetchNext<kLevel>(args, octet);
       if (kLanes >= 16) __builtin_prefetch(table + kTablesAheadBytes, 0, 3);
       AddOctetPart(args, octet, first, table, sums);
     }

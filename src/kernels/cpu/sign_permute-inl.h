@@ -76,11 +76,12 @@ struct PermuteSigns {
     AddByte<3>(bits, low, high, sums);
   }
 
+  template <BitsLevel kLevel>
   static void Add(const SignArgs& args, State& state) {
     Sums sums;
     LoadSums(state, sums);
     for (size_t octet = 0; octet < args.n_octets; ++octet) {
-      PrefetchNext(args, octet);
+      PrefetchNext<kLevel>(args, octet);
       AddOctet(args, octet, sums);
     }
     StoreSums(sums, state);

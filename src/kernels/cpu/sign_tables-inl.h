@@ -55,12 +55,18 @@ struct SignArgs {
 template <class Signs>
 inline constexpr size_t kSignTableBytes = Signs::kBlockBytes + kSignBlockOctets * Signs::kOctetBytes;
 
+// Where bits are fetched to: woven into the base (decode-inl.h) the first level, in turns with it the second.
+enum class BitsLevel : uint8_t { kFirst, kSecond };
+
 // Fetches what is wanted next: of the bits a line every octet (two lines hold two octets of both tiles), of the weights
 // perhaps one as well.
+template <BitsLevel kLevel>
 HWY_INLINE void PrefetchNext(const SignArgs& args, size_t octet) {
   const size_t line = (octet - octet % 2) * kTileRows + (octet % 2 != 0 ? args.next_tile : 0);
-  __builtin_prefetch(args.ahead + line, 0, 3);
-  if constexpr (kSignsFetchWeights) __builtin_prefetch(args.weights_ahead + octet * 64, 0, kPrefetchAheadLevel);
+  __builtin_prefetch(args.ahead + line, 0, kLevel == BitsLevel::kFirst ? 3 : 2);
+  if constexpr (kSignsFetchWeights && kLevel == BitsLevel::kFirst) {
+    __builtin_prefetch(args.weights_ahead + octet * 64, 0, kPrefetchAheadLevel);
+  }
 }
 
 // Where bit `bit` of a lane's number is set: +x, else -x. The lanes are numbered from `first_lane` on.
