@@ -1,61 +1,19 @@
 """What is served changes while the server runs: in the words of Kubernetes controllers, by hostile hands, by the command
 line. A server without variants of its own, over a root that every test fills as it likes."""
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
-from pathlib import Path
 
-from harness import ADAPTERS, BASE, FAMILY, KEY, Server, chat_body, http_post, read_all, status_of
-
-CHAT = "/v1/chat/completions"
-LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-MATH, FRENCH = "zen-mini-math", "zen-mini-french"
+from admin_calls import CHAT, FRENCH, LOAD, MATH, UNLOAD, AdminCalls
+from harness import BASE, FAMILY, KEY, Server, chat_body, http_post, read_all
 
 
-class AdminTests:
-    def __init__(self, binary, deltas):
-        self.binary = binary
-        self.deltas = deltas
-
-    @contextlib.contextmanager
-    def served(self, *flags):
-        """A server and its root, which holds the deltas and the adapters by name."""
-        with tempfile.TemporaryDirectory() as directory:
-            root = Path(directory) / "root"
-            for name, path in self.deltas.items():
-                shutil.copytree(path, root / name)
-            for name in ADAPTERS:
-                shutil.copytree(FAMILY / "adapters" / name, root / name)
-            with Server(self.binary, {}, "--variant-root", root, "--api-key", KEY, "--batch-invariant", *flags) as server:
-                yield server, root
-
-    def post(self, server, path, body, *headers):
-        status, head, content = server.request("POST", path, body, headers)
-        return status, head, content.decode()
-
-    def load(self, server, name, path, **more):
-        return self.post(server, LOAD, {"lora_name": name, "lora_path": str(path), **more})
-
-    def cards(self, server):
-        status, _, content = server.request("GET", "/v1/models")
-        assert status == 200
-        return {card["id"]: card for card in json.loads(content)["data"]}
-
-    def rows(self, server):
-        return {row["id"]: row for row in json.loads(server.request("GET", "/v1/variants")[2])["data"]}
-
-    def answer(self, server, model, text="What is 31 + 10?"):
-        status, _, content = server.request("POST", CHAT, chat_body(model, text, max_tokens=12, temperature=0))
-        assert status == 200, (model, status, content)
-        return json.loads(content)["choices"][0]["message"]["content"]
-
+class AdminTests(AdminCalls):
     def resident(self, server):
         _, _, content = server.request("GET", "/metrics")
         series = re.findall(rb"^vllm:lora_requests_info\{(.*)\} \S+$", content, re.MULTILINE)
@@ -121,23 +79,6 @@ class AdminTests:
             assert self.rows(server)[MATH]["state"] == "resident"
             assert {MATH, "format-title"} <= self.resident(server)
 
-    def test_a_name_is_replaced_while_its_requests_run(self):
-        with self.served() as (server, root):
-            assert self.load(server, "skill", MATH)[0] == 200
-            first, old = self.answer(server, "skill"), self.rows(server)["skill"]["generation"]
-            body = json.dumps(chat_body("skill", max_tokens=150, ignore_eos=True, stream=True, temperature=0)).encode()
-            with server.connect(60) as stream:
-                stream.sendall(http_post(CHAT, body, "Connection: close\r\n"))
-                begun = stream.recv(64)
-                status, _, answer = self.load(server, "skill", FRENCH, load_inplace=True, expected_generation="stale")
-                assert status == 409 and json.loads(answer)["error"]["code"] == "generation_mismatch", answer
-                status, _, answer = self.load(server, "skill", FRENCH, load_inplace=True, expected_generation=old)
-                assert status == 200, answer
-                assert (begun + read_all(stream)).rstrip().endswith(b"data: [DONE]\n\n\r\n0"), "it ends on the old one"
-            assert self.rows(server)["skill"]["generation"] != old
-            assert self.load(server, "french", FRENCH)[0] == 200
-            assert self.answer(server, "skill") == self.answer(server, "french") != first
-
     def test_pin_evict_and_prefetch_change_what_is_resident(self):
         with self.served() as (server, root):
             assert self.load(server, "org/math", MATH, pinned=True)[0] == 200
@@ -158,23 +99,6 @@ class AdminTests:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             assert self.post(server, "/v1/variants/org%2Fmath/pin", b"")[0] == 404
-
-    def test_bad_files_are_refused_by_name_and_harm_nobody(self):
-        with self.served() as (server, root):
-            assert self.load(server, "good", MATH)[0] == 200
-            expected = self.answer(server, "good")
-            tensors = next((root / FRENCH).glob("*.safetensors"))
-            data = bytearray(tensors.read_bytes())
-            data[-100] ^= 1
-            tensors.write_bytes(data)
-            (root / "empty").mkdir()
-            (root / "broken").mkdir()
-            (root / "broken" / "adapter_config.json").write_text("{")
-            for path, wanted in ((FRENCH, 400), ("empty", (400, 404)), ("broken", (400, 404)), ("absent", 404)):
-                status, _, body = self.load(server, "bad", path)
-                assert status == wanted or (isinstance(wanted, tuple) and status in wanted), (path, status, body)
-                assert str(root) not in body and json.loads(body)["error"]["code"], body
-            assert set(self.rows(server)) == {"good"} and self.answer(server, "good") == expected
 
     # Hostile hands.
 

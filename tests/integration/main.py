@@ -8,6 +8,7 @@ from client_tests import ClientTests
 from harness import KEY, Server, compress_family, run_tests
 from hostile_tests import HostileTests
 from lifecycle_tests import LifecycleTests
+from store_tests import StoreTests
 
 
 def tests_of(instance):
@@ -20,7 +21,8 @@ def main():
     binary, parts = Path(sys.argv[1]), sys.argv[2:]
     with tempfile.TemporaryDirectory() as directory:
         deltas = compress_family(binary, Path(directory))
-        lifecycle = tests_of(LifecycleTests(binary, deltas)) + tests_of(AdminTests(binary, deltas))
+        lifecycle = tests_of(LifecycleTests(binary, deltas)) + tests_of(AdminTests(binary, deltas)) + \
+            tests_of(StoreTests(binary, deltas))
         # Answers alone and in company are compared bit for bit.
         with Server(binary, deltas, "--api-key", KEY, "--batch-invariant") as server:
             tests = tests_of(ClientTests(server)) + tests_of(HostileTests(server)) + lifecycle

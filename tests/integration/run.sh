@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Serves the demonstration family with BINARY and talks to it: OpenAI's own Python client, raw sockets, signals.
 # Needs python3 with venv and, the first time, the package index (kept in build/venv). DELTAFOLD_FAMILY names another
-# directory with zen-mini-base, finetunes/ and adapters/. Usage: run.sh BINARY [NAME_PART...]
+# directory with zen-mini-base, finetunes/, deltas/ and adapters/. Usage: run.sh BINARY [NAME_PART...]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 binary=$(realpath "${1:?usage: run.sh BINARY [NAME_PART...]}")
