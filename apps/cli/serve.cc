@@ -294,14 +294,15 @@ Status Serve(ServeOptions options) {
   server_options.variant_root = std::move(root);
   DF_ASSIGN_OR_RETURN(const auto server, server::Server::Start(std::move(socket), std::move(server_options),
                                                                {.service = *service, .metrics = metrics}));
-  if (!options.port_file.empty()) {
-    DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));
-  }
   const bool v6 = options.host.find(':') != std::string::npos;
   PrintSummary(family, *engine,
                "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" + std::to_string(server->port()));
   if (!IsLoopback(options.host) && options.api_keys.empty()) {
     logger.warn("ANYONE who reaches {} can use this server: set --api-key or listen on 127.0.0.1", options.host);
+  }
+  // Last: whoever waits for the file finds everything said.
+  if (!options.port_file.empty()) {
+    DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));
   }
   WaitForEnd(*server, signals, options, logger);
   logger.info("stopped");
