@@ -120,7 +120,6 @@ void Engine::Plan() {
   }
   is_stepping_ = !pieces.empty();
   CheckPlan(pieces);
-  CheckClaims();
   CheckAdmissions();
   // The plan's order is that of addresses; what is drawn must not depend on it.
   pieces_.assign(pieces.begin(), pieces.end());
@@ -130,6 +129,7 @@ void Engine::Plan() {
     one.push_back(std::move(failed.sequence));
     End(std::move(one), failed.cause);
   }
+  CheckClaims();
 }
 
 void Engine::EndStep() {

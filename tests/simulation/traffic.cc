@@ -28,10 +28,13 @@ void Traffic::Arrive() {
   ArriveLater();
 }
 
-// Few beginnings, so that many share blocks; sometimes cut within one, sometimes all of one.
+// Few beginnings, so that many share blocks; sometimes cut within one, sometimes all of one, sometimes a former prompt
+// with its answer, as in a conversation.
 std::vector<int32_t> Traffic::MakePrompt() {
   const Plan& plan = environment_.plan;
   const size_t n_tokens = draws_.Between<size_t>(1, plan.longest_prompt);
+  if (draws_.PerMille(200) && n_tokens < former_.size())
+    return {former_.begin(), former_.begin() + static_cast<std::ptrdiff_t>(n_tokens)};
   const size_t n_shared = draws_.PerMille(800) ? draws_.Between<size_t>(n_tokens / 2, n_tokens) : 0;
   const uint64_t beginning = draws_.Below(plan.n_beginnings);
   std::vector<int32_t> prompt;
@@ -73,6 +76,9 @@ void Traffic::Send() {
     client.deadline_us = environment_.now_us() + *request.timeout_ms * 1000;
   }
   Expect(request, request.variant != nullptr && names_.HasNan(client.digest), client);
+  former_ = request.prompt;
+  former_.insert(former_.end(), client.answer.begin(), client.answer.end());
+  if (client.finish == FinishReason::kError) former_.pop_back();
   client.events->SetWaker([this, number] { told_.push_back(number); });
   if (request.variant != nullptr) request.variant->CountRequest(environment_.now_us());
   if (draws_.PerMille(500)) client.variant = variant;

@@ -60,7 +60,8 @@ class Traffic {
   Engine& engine_;
   Draws draws_;
   std::map<uint64_t, Client> clients_;
-  std::vector<uint64_t> told_;  // numbers with news
+  std::vector<uint64_t> told_;   // numbers with news
+  std::vector<int32_t> former_;  // the last request's prompt and answer
   size_t n_sent_ = 0, n_ended_ = 0, n_answered_ = 0;
   bool is_over_ = false;
 };
