@@ -17,7 +17,8 @@ from pathlib import Path
 from admin_calls import FRENCH, LOAD, MATH, UNLOAD, AdminCalls
 from harness import BASE, FAMILY, KEY, Server, finetune_directory, http_post, read_all
 
-PROMPTS = ["Please sort: pear, apple, fig.", "The contract", "Bonjour, je"]
+PREAMBLE = "Once upon a time there was a contract about apples, pears and figs, and "  # more than a block of prefix cache
+PROMPTS = [PREAMBLE + end for end in ("please sort: pear, apple, fig.", "the contract", "bonjour, je")]
 N_RESIDENT, N_CLIENTS, TRAFFIC_S = 6, 32, 6
 SKILL, COMES_AND_GOES = "skill", "zen-mini-coder"  # replaced, and unloaded and loaded, under way
 
@@ -96,8 +97,9 @@ class StoreTests(AdminCalls):
             for name in (BASE, *directories):
                 for prompt in PROMPTS:
                     _, fingerprints[name], expected[fingerprints[name], prompt] = self.complete(server, name, prompt)
-        same = [key for key, text in expected.items() if list(expected.values()).count(text) > 1]
-        assert not same, f"each has answers of its own, not {same}"
+        for prompt in PROMPTS:
+            texts = [text for (_, asked), text in expected.items() if asked == prompt]
+            assert len(set(texts)) == len(texts) == 16, f"each has an answer of its own to {prompt}: {texts}"
         skills = ["zen-mini-writer", "zen-mini-ultra"]  # the contents of SKILL, in turn
         served = {name: path for name, path in directories.items() if name not in skills} | {SKILL: directories[skills[0]]}
         assert len(served) == 14, served
@@ -215,7 +217,7 @@ class StoreTests(AdminCalls):
         assert after["loads"] == after["evictions"] + self.n_resident(server), after
 
     def test_a_name_is_replaced_while_its_requests_run(self):
-        prompt, n_tokens = "Once upon a time there was a contract about apples, pears and figs, and " * 6, 500
+        prompt, n_tokens = PREAMBLE * 6, 500
         with self.all_resident("--no-enable-prefix-caching") as (server, _):
             old, new = [self.complete(server, name, prompt, n_tokens)[1:] for name in (MATH, FRENCH)]
             n_bytes = {name: self.rows(server)[name]["resident_bytes"] for name in (MATH, FRENCH)}
