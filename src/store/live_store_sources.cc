@@ -45,7 +45,7 @@ Status ForEach(size_t n, size_t n_threads, const Body& body) {
 
 Result<std::vector<LiveStore::Opened>> LiveStore::OpenGiven(const std::vector<GivenVariant>& given) const {
   std::vector<Opened> opened(given.size());
-  DF_RETURN_IF_ERROR(ForEach(given.size(), options_.n_load_threads, [&](size_t i) -> Status {
+  const auto open = [&](size_t i) -> Status {
     DF_RETURN_IF_ERROR(CheckServedName(given[i].name));
     // What is loaded at once is verified by that.
     const RegisterOptions options = {.root = given[i].directory, .parent = given[i].parent};
@@ -53,7 +53,8 @@ Result<std::vector<LiveStore::Opened>> LiveStore::OpenGiven(const std::vector<Gi
     if (!one.ok()) return one.status().Annotate("variant \"" + given[i].name + "\"");
     opened[i] = *std::move(one);
     return Status::Ok();
-  }));
+  };
+  DF_RETURN_IF_ERROR(ForEach(given.size(), options_.n_load_threads, open));
   return opened;
 }
 
