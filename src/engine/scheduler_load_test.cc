@@ -204,7 +204,9 @@ class RandomLoad {
       if (traffic_.has_cancels && draw_(40) == 0) bench_.Cancel(std::to_string(draw_(bench_.n_added + 1)));
       if (draw_(60) == 0 && traffic_.n_variants > 0) variants_[1 + draw_(traffic_.n_variants)] = NewVariant();
       bench_.Step();
-      if (n_steps % 8 == 0) ASSERT_EQ(bench_.Audit(), "");
+      if (n_steps % 8 == 0) {
+        ASSERT_EQ(bench_.Audit(), "");
+      }
     }
     EXPECT_EQ(bench_.n_finished + bench_.n_failed + bench_.n_expired + bench_.n_cancelled, traffic_.n_requests);
     EXPECT_TRUE(bench_.alive.empty());
