@@ -306,6 +306,7 @@ TEST_F(AdminRoutesTest, KeepsAnsweringWhileLoadsAreSlowAndBoundsTheirQueue) {
                          std::to_string(body.size()) + "\r\n\r\n" + body);
   };
   load("a");
+  ASSERT_TRUE(Soon([&] { return service_.scripted_store().n_registering == 1; }));  // one at a time: one may queue
   load("b");
   ASSERT_TRUE(Soon([&] { return service_.scripted_store().n_registering == 2; }));
   for (const char* path : {"/health", "/metrics", "/v1/models", "/v1/variants"}) ExpectStatus(Ask(Get(path)), 200);
