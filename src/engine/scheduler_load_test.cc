@@ -1,4 +1,5 @@
 // Scheduling across variants: cold ones, failing ones, more of them than there is room for. Time is virtual.
+#include <algorithm>
 #include <set>
 
 #include "base/rng.h"
@@ -100,12 +101,14 @@ TEST(SchedulerAcrossVariants, APreemptedSequenceGetsItsWeightsBackAndGoesFirst) 
   const GenerationRef a = bench.store.Add({});
   const GenerationRef b = bench.store.Add({});
   bench.Add(kBlock, 2 * kBlock);
-  const Sequence* young = bench.Add(kBlock, 2 * kBlock, a);
+  bench.Add(kBlock, 2 * kBlock, a);  // "1", to be preempted
   while (bench.scheduler.stats().n_preemptions == 0) bench.Step();
   bench.Add(kBlock, kBlock, b);  // takes the only place for weights
   bench.Add(kBlock, 2 * kBlock);
-  while (young->lease.weights() != nullptr || young->kv.n_blocks() > 0) bench.Step();
+  EXPECT_EQ(bench.alive.at("1")->kv.n_blocks(), 0u);
   RunOut(bench);
+  const auto end_of = [&](const char* id) { return std::ranges::find(bench.finished, id) - bench.finished.begin(); };
+  EXPECT_LT(end_of("1"), end_of("3")) << "as long, and came later";
   EXPECT_EQ(bench.n_finished, 4u);
   EXPECT_EQ(bench.blocks.n_free(), 4u);
   EXPECT_EQ(bench.store.n_leases(), 0u);
