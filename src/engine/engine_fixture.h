@@ -3,9 +3,12 @@
 #define DELTAFOLD_ENGINE_ENGINE_FIXTURE_H_
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
@@ -36,6 +39,20 @@ class EngineFixture : public ::testing::Test {
   static testing::Outcome Answer(Engine& engine, const GenerationRequest& request) {
     DF_EXPECT_OK(engine.Submit(request));
     return testing::Await(*request.events);
+  }
+
+  // CPU time that the process takes in 200 ms in which the test does nothing.
+  static int64_t CpuMsOfAFifthOfASecond() {
+    const auto cpu_ms = [] {
+      rusage usage = {};
+      getrusage(RUSAGE_SELF, &usage);
+      return (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
+             (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000;
+    };
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // workers spin for a moment before they park
+    const int64_t before_ms = cpu_ms();
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return cpu_ms() - before_ms;
   }
 
   static inline testing::TinyWeights weights_;

@@ -42,6 +42,12 @@ class AdminRoutesTest : public ServerTest {
   std::string Load(std::string_view name, std::string_view path, std::string_view more = "") {
     return AskPost(kLoad, LoadBody(name, path, more));
   }
+  // A load that ends when the store's gate opens; its answer is left to the client.
+  static void SendSlowLoad(RawClient& client, std::string_view name) {
+    const std::string body = LoadBody(name, "at-the-gate");
+    client.Send("POST " + std::string(kLoad) +
+                " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  }
   Json ErrorOf(const std::string& response) {
     const Result<Json> body = ParseJson(BodyOf(response));
     return body.ok() && body->contains("error") ? (*body)["error"] : Json::object();
@@ -300,10 +306,8 @@ TEST_F(AdminRoutesTest, KeepsAnsweringWhileLoadsAreSlowAndBoundsTheirQueue) {
   StartWithRoot();
   std::vector<std::unique_ptr<RawClient>> clients;
   const auto load = [&](const std::string& name) {
-    const std::string body = LoadBody(name, "at-the-gate");
     clients.push_back(std::make_unique<RawClient>(port()));
-    clients.back()->Send("POST " + std::string(kLoad) + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " +
-                         std::to_string(body.size()) + "\r\n\r\n" + body);
+    SendSlowLoad(*clients.back(), name);
   };
   load("a");
   ASSERT_TRUE(Soon([&] { return service_.scripted_store().n_registering == 1; }));  // one at a time: one may queue
@@ -343,9 +347,7 @@ TEST_F(AdminRoutesTest, LoadsANameOnceHoweverManyAskAtOnce) {
 TEST_F(AdminRoutesTest, FinishesALoadUnderWayAndTakesNoNewOneWhileDraining) {
   StartWithRoot();
   RawClient client(port());
-  const std::string body = LoadBody("math", "at-the-gate");
-  client.Send("POST " + std::string(kLoad) +
-              " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  SendSlowLoad(client, "math");
   ASSERT_TRUE(Soon([&] { return service_.scripted_store().n_registering == 1; }));
   server_->Shutdown(RawClient::kPatienceMs);
   ASSERT_TRUE(Soon([&] { return Ask(Get("/ready")).starts_with("HTTP/1.1 503 "); }));
@@ -359,9 +361,7 @@ TEST_F(AdminRoutesTest, AClientThatLeavesLeavesItsLoadToEnd) {
   StartWithRoot();
   {
     RawClient client(port());
-    const std::string body = LoadBody("math", "at-the-gate");
-    client.Send("POST " + std::string(kLoad) +
-                " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    SendSlowLoad(client, "math");
     ASSERT_TRUE(Soon([&] { return service_.scripted_store().n_registering == 1; }));
   }
   service_.scripted_store().gate.Open();

@@ -20,6 +20,7 @@ using boost::system::error_code;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
 constexpr size_t kReadBytes = size_t{16} << 10;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
 // Whether the connection comes from this machine.
 bool IsLoopback(const asio::ip::tcp::socket& socket) {
   error_code error;
