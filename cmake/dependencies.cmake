@@ -15,6 +15,7 @@ endif()
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash>=0.8)  # 0.8.1: XXH3-128 fingerprints at memory speed
 pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)                # linear-time patterns from adapter configs
 pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)  # 1.0.1: metrics text; core only, no HTTP of its own
+pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas>=0.3.21)  # 0.3.21: BLAS and LAPACK for linalg/; Debian's serial build
 find_package(Boost 1.81 REQUIRED)            # 1.81: Asio coroutines and Beast's HTTP parser, headers only
 pkg_check_modules(SPDLOG REQUIRED IMPORTED_TARGET spdlog>=1.10)  # 1.10: log lines of `serve`
 if(DELTAFOLD_TESTS)
