@@ -24,6 +24,13 @@ void ReadAll(const df::LinearDelta& delta) {
     DF_CHECK(delta.rows->values.elements() == delta.rows->index.size() * delta.d_in);
     for (const int32_t row : delta.rows->index) DF_CHECK(row >= 0 && static_cast<size_t>(row) < delta.d_out);
   }
+  if (delta.byte_rows) {
+    const df::ByteRows& rows = *delta.byte_rows;
+    DF_CHECK(rows.values.dtype == df::DType::kI8 && rows.values.elements() == rows.index.size() * delta.d_in);
+    DF_CHECK(rows.step.elements() == rows.index.size() && !delta.rows);
+    for (const int32_t row : rows.index) DF_CHECK(row >= 0 && static_cast<size_t>(row) < delta.d_out);
+    for (const uint8_t byte : rows.values.bytes) sink += byte;
+  }
   if (delta.raw) DF_CHECK(delta.raw->elements() == delta.d_out * delta.d_in);
 }
 
@@ -31,8 +38,8 @@ void ReadAll(const df::LinearDelta& delta) {
 void TakeApart(const TensorMap& tensors, const std::string& weight) {
   const df::internal::WeightParts parts = df::internal::PartsOf(tensors, weight);
   std::vector<size_t> outs = {0, 3}, ins = {0, 10};
-  for (const df::TensorView* part :
-       {parts.raw, parts.sign, parts.scale_row, parts.scale_col, parts.lora_a, parts.lora_b, parts.rows}) {
+  for (const df::TensorView* part : {parts.raw, parts.sign, parts.scale_row, parts.scale_col, parts.lora_a,
+                                     parts.lora_b, parts.rows, parts.rows_q}) {
     if (part == nullptr || part->shape.rank() == 0) continue;
     const size_t last = part->shape[part->shape.rank() - 1];
     outs.insert(outs.end(), {part->shape[0], part->shape.rank() > 1 ? part->shape[1] : last});
@@ -55,11 +62,12 @@ void TakeApart(const TensorMap& tensors, const std::string& weight) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto header = df::ParseSafetensors({data, size});
   if (!header.ok()) return 0;
-  static_cast<void>(df::internal::ReadDeltaMetadata(header->metadata).ok());
+  const auto metadata = df::internal::ReadDeltaMetadata(header->metadata);
+  const int format_version = metadata.ok() ? metadata->format_version : df::internal::kNewestFormatVersion;
   TensorMap tensors;
   for (const df::NamedTensor& tensor : header->tensors)
     tensors.emplace(tensor.name, df::StoredTensor{tensor.view, nullptr});
-  const auto weights = df::internal::CheckDeltaTensors(tensors);
+  const auto weights = df::internal::CheckDeltaTensors(tensors, format_version);
   if (!weights.ok()) return 0;
   for (const std::string& weight : *weights) TakeApart(tensors, weight);
   DF_CHECK(df::internal::ContentDigest(tensors).size() == 32);

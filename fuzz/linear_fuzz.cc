@@ -55,6 +55,7 @@ DeltaShape ShapeOf(Numbers& numbers, size_t d_out) {
   for (size_t row = numbers.Below(16); row < d_out && shape.rows.size() < 8; row += 1 + numbers.Below(40)) {
     if (numbers.Flag()) shape.rows.push_back(static_cast<int32_t>(row));
   }
+  if (!shape.raw && numbers.Flag()) shape.rows.swap(shape.byte_rows);
   return shape;
 }
 

@@ -24,14 +24,23 @@ Result<std::string> Required(const std::map<std::string, std::string>& metadata,
   return at->second;
 }
 
-// Metadata values that have one meaning only in version 1.
+// "1" or "2". A version stands for all parts it has, used or not.
+Result<int> ReadFormatVersion(const std::map<std::string, std::string>& metadata) {
+  DF_ASSIGN_OR_RETURN(const std::string value, Required(metadata, "format_version"));
+  for (int version = 1; version <= internal::kNewestFormatVersion; ++version) {
+    if (value == std::to_string(version)) return version;
+  }
+  return Unsupported("__metadata__ \"format_version\" is " + Quoted(value) + ", this version reads \"1\" to \"" +
+                     std::to_string(internal::kNewestFormatVersion) + "\" only");
+}
+
+// Metadata values that have one meaning only.
 Status CheckFixedMetadata(const std::map<std::string, std::string>& metadata) {
   struct Fixed {
     const char* key;
     std::string_view value;
   };
-  for (const Fixed& fixed : {Fixed{"format", "deltafold"}, Fixed{"format_version", "1"}, Fixed{"base_quant", "none"},
-                             Fixed{"sign_zero", "+1"}}) {
+  for (const Fixed& fixed : {Fixed{"format", "deltafold"}, Fixed{"base_quant", "none"}, Fixed{"sign_zero", "+1"}}) {
     DF_ASSIGN_OR_RETURN(const std::string value, Required(metadata, fixed.key));
     if (value == fixed.value) continue;
     return Unsupported("__metadata__ \"" + std::string(fixed.key) + "\" is " + Quoted(value) +
@@ -80,8 +89,9 @@ bool IsSideFileName(std::string_view name) {
 }
 
 Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>& metadata) {
-  DF_RETURN_IF_ERROR(CheckFixedMetadata(metadata));
   DeltaMetadata read;
+  DF_ASSIGN_OR_RETURN(read.format_version, ReadFormatVersion(metadata));
+  DF_RETURN_IF_ERROR(CheckFixedMetadata(metadata));
   DF_ASSIGN_OR_RETURN(read.base_fingerprint, Required(metadata, "base_fingerprint"));
   DF_ASSIGN_OR_RETURN(read.content_digest, Required(metadata, "content_digest"));
   for (const std::string& digest : {read.base_fingerprint, read.content_digest}) {
@@ -92,7 +102,8 @@ Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>
   for (const auto& [key, value] : metadata) {
     if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
     if (!key.starts_with(kFileDigestPrefix)) {
-      return Unsupported("__metadata__ key " + Quoted(key) + " is unknown to format version 1");
+      return Unsupported("__metadata__ key " + Quoted(key) + " is unknown to format version " +
+                         std::to_string(read.format_version));
     }
     const std::string name = key.substr(kFileDigestPrefix.size());
     if (!IsSideFileName(name) || !IsDigest(value)) return Corrupt("__metadata__ has the unsound entry " + Quoted(key));
@@ -121,7 +132,8 @@ Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::st
   Result<DeltaMetadata> metadata = internal::ReadDeltaMetadata(delta->files_.front()->metadata());
   if (!metadata.ok()) return metadata.status().Annotate(delta->files_.front()->file().path());
   delta->metadata_ = *std::move(metadata);
-  Result<std::vector<std::string>> weights = internal::CheckDeltaTensors(delta->tensors_);
+  Result<std::vector<std::string>> weights =
+      internal::CheckDeltaTensors(delta->tensors_, delta->metadata_.format_version);
   DF_RETURN_IF_ERROR(delta->CheckIntact());
   if (!weights.ok()) return weights.status().Annotate(directory);
   delta->weights_ = *std::move(weights);

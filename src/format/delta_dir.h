@@ -1,5 +1,5 @@
-// The delta directory, format version 1 (docs/formats/delta.md): delta_config.json, delta_model.safetensors (or shards
-// with an index), config.json, README.md and those text files that differ from the base.
+// The delta directory, format versions 1 and 2 (docs/formats/delta.md): delta_config.json, delta_model.safetensors (or
+// shards with an index), config.json, README.md and those text files that differ from the base.
 #ifndef DELTAFOLD_FORMAT_DELTA_DIR_H_
 #define DELTAFOLD_FORMAT_DELTA_DIR_H_
 
@@ -27,6 +27,7 @@ inline constexpr std::string_view kTemplateExtension = ".jinja";
 inline constexpr size_t kMaxTemplateFiles = 16;
 
 struct DeltaMetadata {
+  int format_version = 1;
   std::string base_fingerprint;  // 32 hex digits
   std::string base_quant = "none";
   std::string content_digest;  // 32 hex digits, XXH3-128 of all tensors (name, dtype, shape, bytes) in name order
@@ -109,9 +110,9 @@ class DeltaDirectory::ContentCheck {
   uint64_t ahead_bytes_ = 0;      // asked of the disk and not digested
 };
 
-// Streams a new delta directory. Tensors arrive in any order in spooled pieces: each is appended to a temporary data
-// file, Commit lays them out by descending element size, computes the digest and renames the whole directory into
-// place.
+// Streams a new delta directory, of the oldest format version that has all its parts. Tensors arrive in any order in
+// spooled pieces: each is appended to a temporary data file, Commit lays them out by descending element size, computes
+// the digest and renames the whole directory into place.
 class DeltaWriter {
  public:
   struct Options {

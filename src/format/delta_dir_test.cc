@@ -88,8 +88,39 @@ bool SoundAndOfTheSameBase(const std::string& file) {
   const auto metadata = internal::ReadDeltaMetadata(header->metadata);
   internal::TensorMap tensors;
   for (const NamedTensor& tensor : header->tensors) tensors.emplace(tensor.name, StoredTensor{tensor.view, nullptr});
-  return metadata.ok() && internal::CheckDeltaTensors(tensors).ok() &&
+  return metadata.ok() && internal::CheckDeltaTensors(tensors, metadata->format_version).ok() &&
          internal::ContentDigest(tensors) == metadata->content_digest && metadata->base_fingerprint == kFingerprint;
+}
+
+TEST_F(DeltaTest, IsOfVersionTwoOnlyWithRowsOfBytes) {
+  Write();
+  EXPECT_EQ(ValueOrDie(DeltaDirectory::Open(path_))->metadata().format_version, 1);
+  const testing::ByteRowSample sample;
+  auto writer = ValueOrDie(DeltaWriter::Create(path_, {.base_fingerprint = kFingerprint, .replace = true}));
+  DF_ASSERT_OK(writer->AddLinear(kW, sample_.Linear()));
+  DF_ASSERT_OK(writer->AddLinear(kE, sample.Embedding()));
+  DF_ASSERT_OK(writer->AddFile("config.json", ConfigText()));
+  DF_ASSERT_OK(writer->Commit(Json::object()));
+  const auto delta = ValueOrDie(DeltaDirectory::Open(path_));
+  EXPECT_EQ(delta->metadata().format_version, 2);
+  EXPECT_EQ(delta->delta_config().at("format_version"), 2);
+  const LinearDelta e = ValueOrDie(delta->Linear(kE, {5, 4}, 6));
+  ASSERT_TRUE(e.byte_rows && !e.rows);
+  EXPECT_EQ(e.byte_rows->index, (std::vector<int32_t>{2, 5}));
+  EXPECT_TRUE(std::ranges::equal(e.byte_rows->values.bytes, AsBytes(std::span<const int8_t>(sample.q))));
+  EXPECT_EQ(FloatAt(e.byte_rows->step, 1), -0.25F);
+  ExpectRefusal(delta->Linear(kE, {4, 4}, 6), StatusCode::kCorrupt, {"row 4 is not stored"});
+  ExpectRefusal(delta->Linear(kE, {5, 4}, 5), StatusCode::kCorrupt, {"names row 5"});
+  ExpectRefusal(delta->Linear(kE, {5, 3}, 6), StatusCode::kCorrupt, {".rows_q", "must be 3"});
+  ExpectRefusal(delta->Vector(kE, 4), StatusCode::kCorrupt, {"vector"});
+  const std::string sound = testing::ReadFile(path_ + "/delta_model.safetensors");
+  ASSERT_TRUE(SoundAndOfTheSameBase(sound));
+  for (size_t bit = 0; bit < 8 * sound.size(); ++bit) {
+    const std::string flipped = Flip(sound, bit);
+    if (!SoundAndOfTheSameBase(flipped)) continue;
+    testing::WriteFile(path_ + "/delta_model.safetensors", flipped);
+    EXPECT_FALSE(ValueOrDie(DeltaDirectory::Open(path_))->VerifyDigest().ok()) << "bit " << bit;
+  }
 }
 
 TEST_F(DeltaTest, RefusesEverySingleBitFlipOfItsTensors) {
@@ -166,7 +197,7 @@ TEST_F(DeltaTest, RefusesMetadataOfAnythingElseByKey) {
   };
   for (const Change& change : {Change{"format", "other", StatusCode::kUnsupported},
                                {"format", nullptr, StatusCode::kCorrupt},
-                               {"format_version", "2", StatusCode::kUnsupported},
+                               {"format_version", "3", StatusCode::kUnsupported},
                                {"format_version", nullptr, StatusCode::kCorrupt},
                                {"base_quant", "int8", StatusCode::kUnsupported},
                                {"base_quant", nullptr, StatusCode::kCorrupt},
@@ -237,6 +268,10 @@ TEST_F(DeltaTest, WriterRefusesWhatTheFormatCannotHold) {
   linear = sample_.Linear();
   linear.planes[1].bits = linear.planes[1].bits.subspan(1);
   expect(writer->AddLinear(kW, linear), {kW, "5 bytes"});
+  linear = sample_.Embedding();
+  const testing::ByteRowSample bytes;
+  linear.byte_rows = bytes.Embedding().byte_rows;
+  expect(writer->AddLinear(kE, linear), {kE, "two ways"});
   for (const char* name : {"", "../x", "a/b", ".hidden", "delta_model.safetensors"})
     expect(writer->AddFile(name, ""), {});
   expect(writer->Commit(Json::object()), {"config.json"});

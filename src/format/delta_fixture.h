@@ -53,6 +53,20 @@ struct Sample {
   }
 };
 
+// What version 2 added: rows of bytes, of an embedding that grew by one row.
+struct ByteRowSample {
+  std::vector<int8_t> q = {1, -2, 3, -4, 127, -127, 0, 5};
+  std::vector<float> step = {0.5F, -0.25F};
+
+  LinearDelta Embedding() const {
+    LinearDelta delta{.d_out = 6, .d_in = 4};
+    delta.byte_rows = ByteRows{.index = {2, 5},
+                               .values = {DType::kI8, {2, 4}, AsBytes(std::span<const int8_t>(q))},
+                               .step = ViewOf(step, {2})};
+    return delta;
+  }
+};
+
 class DeltaTest : public ::testing::Test {
  protected:
   void Write() {
@@ -94,7 +108,9 @@ class DeltaTest : public ::testing::Test {
     return {{name, DType::kI32, {values.size()}}, {bytes.begin(), bytes.end()}};
   }
   void ExpectBadTensors(const std::vector<Tensor>& tensors, std::initializer_list<std::string_view> words) {
-    WriteRaw(tensors, Metadata());
+    std::map<std::string, std::string> metadata = Metadata();
+    metadata["format_version"] = "2";  // all parts
+    WriteRaw(tensors, metadata);
     ExpectRefusal(DeltaDirectory::Open(path_), StatusCode::kCorrupt, words);
   }
 
@@ -107,7 +123,8 @@ class DeltaTest : public ::testing::Test {
 inline const std::string kSign = std::string(kW) + ".sign", kScale = std::string(kW) + ".scale",
                          kRow = std::string(kW) + ".scale_row", kCol = std::string(kW) + ".scale_col",
                          kA = std::string(kW) + ".lora_A", kB = std::string(kW) + ".lora_B",
-                         kRows = std::string(kW) + ".rows", kIndex = std::string(kW) + ".rows_index";
+                         kRows = std::string(kW) + ".rows", kIndex = std::string(kW) + ".rows_index",
+                         kRowsQ = std::string(kW) + ".rows_q", kStep = std::string(kW) + ".rows_step";
 
 }  // namespace df::testing
 

@@ -52,19 +52,29 @@ Status AddPlanes(std::string_view weight, const WeightParts& parts, LinearDelta&
   return Status::Ok();
 }
 
+Result<std::vector<int32_t>> ReadIndex(std::string_view weight, const WeightParts& parts, size_t d_out) {
+  std::vector<int32_t> index(parts.rows_index->elements());
+  for (size_t i = 0; i < index.size(); ++i) {
+    index[i] = LoadUnaligned<int32_t>(parts.rows_index->bytes.data() + i * sizeof(int32_t));
+  }
+  if (!index.empty() && static_cast<size_t>(index.back()) >= d_out) {
+    return Corrupt(Describe(weight, ".rows_index") + " names row " + std::to_string(index.back()) +
+                   ", the weight has " + std::to_string(d_out));
+  }
+  return index;
+}
+
 Status AddRows(std::string_view weight, const WeightParts& parts, LinearDelta& delta) {
   DF_RETURN_IF_ERROR(CheckDim(weight, ".rows", *parts.rows, 1, delta.d_in));
-  ReplacedRows rows;
-  rows.index.resize(parts.rows_index->elements());
-  for (size_t i = 0; i < rows.index.size(); ++i) {
-    rows.index[i] = LoadUnaligned<int32_t>(parts.rows_index->bytes.data() + i * sizeof(int32_t));
-  }
-  if (!rows.index.empty() && static_cast<size_t>(rows.index.back()) >= delta.d_out) {
-    return Corrupt(Describe(weight, ".rows_index") + " names row " + std::to_string(rows.index.back()) +
-                   ", the weight has " + std::to_string(delta.d_out));
-  }
-  rows.values = *parts.rows;
-  delta.rows = std::move(rows);
+  DF_ASSIGN_OR_RETURN(std::vector<int32_t> index, ReadIndex(weight, parts, delta.d_out));
+  delta.rows = ReplacedRows{.index = std::move(index), .values = *parts.rows};
+  return Status::Ok();
+}
+
+Status AddByteRows(std::string_view weight, const WeightParts& parts, LinearDelta& delta) {
+  DF_RETURN_IF_ERROR(CheckDim(weight, ".rows_q", *parts.rows_q, 1, delta.d_in));
+  DF_ASSIGN_OR_RETURN(std::vector<int32_t> index, ReadIndex(weight, parts, delta.d_out));
+  delta.byte_rows = ByteRows{.index = std::move(index), .values = *parts.rows_q, .step = *parts.rows_step};
   return Status::Ok();
 }
 
@@ -72,10 +82,9 @@ Status AddRows(std::string_view weight, const WeightParts& parts, LinearDelta& d
 Status CheckNewRows(std::string_view weight, size_t base_rows, const LinearDelta& delta) {
   if (delta.d_out <= base_rows || delta.raw) return Status::Ok();
   size_t missing = base_rows;
-  if (delta.rows) {
-    for (const int32_t row : delta.rows->index) {
-      if (static_cast<size_t>(row) == missing) ++missing;
-    }
+  const std::vector<int32_t> none;
+  for (const int32_t row : delta.rows ? delta.rows->index : delta.byte_rows ? delta.byte_rows->index : none) {
+    if (static_cast<size_t>(row) == missing) ++missing;
   }
   if (missing == delta.d_out) return Status::Ok();
   return Corrupt("weight " + Quoted(weight) + " grows from " + std::to_string(base_rows) + " to " +
@@ -103,13 +112,14 @@ Result<LinearDelta> LinearOf(const TensorMap& tensors, std::string_view weight, 
     delta.low_rank.push_back({.a = *parts.lora_a, .b = *parts.lora_b});
   }
   if (parts.rows != nullptr) DF_RETURN_IF_ERROR(AddRows(weight, parts, delta));
+  if (parts.rows_q != nullptr) DF_RETURN_IF_ERROR(AddByteRows(weight, parts, delta));
   DF_RETURN_IF_ERROR(CheckNewRows(weight, base.d_out, delta));
   return delta;
 }
 
 Result<std::optional<TensorView>> VectorOf(const TensorMap& tensors, std::string_view name, size_t size) {
   const WeightParts parts = PartsOf(tensors, name);
-  if (parts.sign != nullptr || parts.lora_a != nullptr || parts.rows != nullptr) {
+  if (parts.sign != nullptr || parts.lora_a != nullptr || parts.rows_index != nullptr) {
     return Corrupt("weight " + Quoted(name) + " is a vector of " + std::to_string(size) +
                    " elements: it can only be replaced, not coded");
   }

@@ -16,22 +16,25 @@ constexpr size_t kMaxPlanes = 16;
 struct Suffix {
   std::string_view text;
   const TensorView* WeightParts::* part;
+  int since_version = 1;
 };
-constexpr std::array<Suffix, 8> kSuffixes = {{{".sign", &WeightParts::sign},
-                                              {".scale", &WeightParts::scale},
-                                              {".scale_row", &WeightParts::scale_row},
-                                              {".scale_col", &WeightParts::scale_col},
-                                              {".lora_A", &WeightParts::lora_a},
-                                              {".lora_B", &WeightParts::lora_b},
-                                              {".rows_index", &WeightParts::rows_index},
-                                              {".rows", &WeightParts::rows}}};
+constexpr std::array<Suffix, 10> kSuffixes = {{{".sign", &WeightParts::sign},
+                                               {".scale", &WeightParts::scale},
+                                               {".scale_row", &WeightParts::scale_row},
+                                               {".scale_col", &WeightParts::scale_col},
+                                               {".lora_A", &WeightParts::lora_a},
+                                               {".lora_B", &WeightParts::lora_b},
+                                               {".rows_index", &WeightParts::rows_index},
+                                               {".rows", &WeightParts::rows},
+                                               {".rows_q", &WeightParts::rows_q, 2},
+                                               {".rows_step", &WeightParts::rows_step, 2}}};
 
 // The weight that a tensor belongs to; nullopt for a name of no known form. Every weight of a supported architecture
 // ends with .weight or .bias, so its own name is never mistaken for a suffix.
-std::optional<std::string_view> WeightOf(std::string_view name) {
+std::optional<std::string_view> WeightOf(std::string_view name, int format_version) {
   if (name.ends_with(".weight") || name.ends_with(".bias")) return name;
   for (const Suffix& suffix : kSuffixes) {
-    if (!name.ends_with(suffix.text)) continue;
+    if (!name.ends_with(suffix.text) || suffix.since_version > format_version) continue;
     const std::string_view weight = name.substr(0, name.size() - suffix.text.size());
     if (weight.ends_with(".weight")) return weight;
   }
@@ -71,6 +74,7 @@ class PartsChecker {
     if (parts_.sign != nullptr) DF_RETURN_IF_ERROR(CheckSign());
     if (parts_.lora_a != nullptr) DF_RETURN_IF_ERROR(CheckLowRank());
     if (parts_.rows != nullptr) DF_RETURN_IF_ERROR(CheckRows());
+    if (parts_.rows_q != nullptr) DF_RETURN_IF_ERROR(CheckByteRows());
     return Status::Ok();
   }
 
@@ -86,8 +90,15 @@ class PartsChecker {
     if (parts_.lora_a != nullptr && parts_.lora_b == nullptr) return Incomplete(".lora_A", ".lora_B");
     if (parts_.lora_a == nullptr && parts_.lora_b != nullptr) return Incomplete(".lora_B", ".lora_A");
     if (parts_.rows != nullptr && parts_.rows_index == nullptr) return Incomplete(".rows", ".rows_index");
-    if (parts_.rows == nullptr && parts_.rows_index != nullptr) return Incomplete(".rows_index", ".rows");
-    const bool coded = parts_.sign != nullptr || parts_.lora_a != nullptr || parts_.rows != nullptr;
+    if (parts_.rows_q != nullptr && parts_.rows_index == nullptr) return Incomplete(".rows_q", ".rows_index");
+    if (parts_.rows_q != nullptr && parts_.rows_step == nullptr) return Incomplete(".rows_q", ".rows_step");
+    if (parts_.rows_q == nullptr && parts_.rows_step != nullptr) return Incomplete(".rows_step", ".rows_q");
+    const bool has_rows = parts_.rows != nullptr || parts_.rows_q != nullptr;
+    if (!has_rows && parts_.rows_index != nullptr) return Incomplete(".rows_index", ".rows or .rows_q");
+    if (parts_.rows != nullptr && parts_.rows_q != nullptr) {
+      return Corrupt("weight " + Quoted(weight_) + " has both .rows and .rows_q");
+    }
+    const bool coded = parts_.sign != nullptr || parts_.lora_a != nullptr || has_rows;
     if (parts_.raw != nullptr && coded) return Corrupt("weight " + Quoted(weight_) + " is both replaced and coded");
     return Status::Ok();
   }
@@ -144,14 +155,28 @@ class PartsChecker {
   }
 
   Status CheckRows() {
+    if (!IsWeightDType(parts_.rows->dtype)) return BadTensor(weight_, ".rows", "F32, BF16 or F16", *parts_.rows);
+    return CheckRowsAndIndex(".rows", *parts_.rows);
+  }
+
+  Status CheckByteRows() {
+    if (parts_.rows_q->dtype != DType::kI8) return BadTensor(weight_, ".rows_q", "I8", *parts_.rows_q);
+    DF_RETURN_IF_ERROR(CheckRowsAndIndex(".rows_q", *parts_.rows_q));
+    const Shape expected{parts_.rows_q->shape[0]};
+    if (parts_.rows_step->dtype != DType::kF32 || parts_.rows_step->shape != expected) {
+      return BadTensor(weight_, ".rows_step", "F32 " + ToString(expected), *parts_.rows_step);
+    }
+    return CheckFinite(weight_, ".rows_step", *parts_.rows_step);
+  }
+
+  Status CheckRowsAndIndex(std::string_view suffix, const TensorView& rows) {
     const TensorView& index = *parts_.rows_index;
-    const TensorView& rows = *parts_.rows;
-    if (index.dtype != DType::kI32 || index.shape.rank() != 1)
+    if (index.dtype != DType::kI32 || index.shape.rank() != 1) {
       return BadTensor(weight_, ".rows_index", "I32 [k]", index);
+    }
     const size_t k = index.shape[0];
-    if (!IsWeightDType(rows.dtype) || rows.shape.rank() != 2 || rows.shape[0] != k ||
-        rows.shape[1] != d_in_.value_or(rows.shape[1])) {
-      return BadTensor(weight_, ".rows", "float [" + std::to_string(k) + ", " + DInText() + "]", rows);
+    if (rows.shape.rank() != 2 || rows.shape[0] != k || rows.shape[1] != d_in_.value_or(rows.shape[1])) {
+      return BadTensor(weight_, suffix, "[" + std::to_string(k) + ", " + DInText() + "]", rows);
     }
     int64_t previous = -1;
     for (size_t i = 0; i < k; ++i) {
@@ -162,7 +187,7 @@ class PartsChecker {
       }
       previous = row;
     }
-    return CheckRowBytes(".rows", rows);
+    return CheckRowBytes(suffix, rows);
   }
 
   // A part that tells d_in must fit the signs, which tell it only up to the next 8.
@@ -181,6 +206,8 @@ class PartsChecker {
 
 }  // namespace
 
+int FormatVersionOf(const LinearDelta& delta) { return delta.byte_rows ? 2 : 1; }
+
 WeightParts PartsOf(const TensorMap& tensors, std::string_view weight) {
   WeightParts parts;
   const auto find = [&tensors](std::string_view name) -> const TensorView* {
@@ -192,12 +219,13 @@ WeightParts PartsOf(const TensorMap& tensors, std::string_view weight) {
   return parts;
 }
 
-Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors) {
+Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version) {
   std::vector<std::string> weights;
   for (const auto& [name, tensor] : tensors) {
-    const std::optional<std::string_view> weight = WeightOf(name);
+    const std::optional<std::string_view> weight = WeightOf(name, format_version);
     if (!weight) {
-      return Unsupported("tensor " + Quoted(name) + " is no weight and has no suffix known to format version 1");
+      return Unsupported("tensor " + Quoted(name) + " is no weight and has no suffix known to format version " +
+                         std::to_string(format_version));
     }
     weights.emplace_back(*weight);
   }

@@ -29,10 +29,16 @@ struct WeightParts {
   const TensorView* lora_b = nullptr;      // W.lora_B      float [d_out, r]
   const TensorView* rows_index = nullptr;  // W.rows_index  I32 [k]
   const TensorView* rows = nullptr;        // W.rows        float [k, d_in]
+  const TensorView* rows_q = nullptr;      // W.rows_q      I8 [k, d_in], version 2
+  const TensorView* rows_step = nullptr;   // W.rows_step   F32 [k], version 2
   const TensorView* raw = nullptr;         // W             float, replacement
 };
 
-// __metadata__ of a delta file: every key of version 1 is present and sound.
+// The version that first had the parts which `delta` needs.
+int FormatVersionOf(const LinearDelta& delta);
+inline constexpr int kNewestFormatVersion = 2;
+
+// __metadata__ of a delta file: every key is present and sound, the version is known.
 Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>& metadata);
 
 // A plain file name that may stand beside a delta: no '/', no leading dot, no control characters, 1 to 255 bytes.
@@ -41,8 +47,9 @@ bool IsPlainFileName(std::string_view name);
 bool IsSideFileName(std::string_view name);
 
 // Weight names, sorted, after checking every tensor: known suffix, complete groups, dtypes, ranks, shapes that agree,
-// finite scales, increasing row indices. The only errors are kCorrupt and kUnsupported (suffix).
-Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors);
+// finite scales, increasing row indices. The only errors are kCorrupt and kUnsupported (a suffix unknown to
+// `format_version`).
+Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version);
 
 WeightParts PartsOf(const TensorMap& tensors, std::string_view weight);
 

@@ -17,8 +17,10 @@ using testing::kCol;
 using testing::kIndex;
 using testing::kRow;
 using testing::kRows;
+using testing::kRowsQ;
 using testing::kScale;
 using testing::kSign;
+using testing::kStep;
 using testing::kW;
 using testing::ValueOrDie;
 
@@ -61,9 +63,45 @@ TEST_F(DeltaTest, RefusesPartsWhoseShapesDisagree) {
   ExpectBadTensors({Zeros(kA, DType::kF32, {2, 20}), Zeros(kB, DType::kF32, {3, 2}), scale, sign}, {kA, "2 bytes"});
   ExpectBadTensors({Zeros(kA, DType::kF32, {2, 10}), Zeros(kB, DType::kF32, {4, 2}), scale, sign}, {kB, "[3, 2]"});
   ExpectBadTensors({Zeros(kRows, DType::kF32, {2, 10}), Ints(kIndex, {1})}, {kRows, "[1, d_in]"});
+  ExpectBadTensors({Zeros(kRows, DType::kI8, {1, 10}), Ints(kIndex, {1})}, {kRows, "F32, BF16 or F16", "I8"});
   ExpectBadTensors({Zeros(kRows, DType::kF32, {10}), Ints(kIndex, {1})}, {kRows});
   ExpectBadTensors({Zeros(kIndex, DType::kI64, {1}), Zeros(kRows, DType::kF32, {1, 10})}, {kIndex, "I64"});
   ExpectBadTensors({Zeros(kW, DType::kI32, {3, 10})}, {kW, "I32"});
+}
+
+TEST_F(DeltaTest, RefusesByteRowsThatAreNotWhole) {
+  const Tensor q = Zeros(kRowsQ, DType::kI8, {2, 10}), step = Zeros(kStep, DType::kF32, {2});
+  const Tensor index = Ints(kIndex, {0, 2});
+  ExpectBadTensors({index, step}, {kW, ".rows_step", "no .rows_q"});
+  ExpectBadTensors({index, q}, {kW, ".rows_q", "no .rows_step"});
+  ExpectBadTensors({step, q}, {kW, ".rows_q", "no .rows_index"});
+  ExpectBadTensors({index, step, Zeros(kRows, DType::kF32, {2, 10}), q}, {kW, "both .rows and .rows_q"});
+  ExpectBadTensors({index, step, Zeros(kW, DType::kF32, {3, 10}), q}, {"both replaced and coded"});
+  ExpectBadTensors({index, step, Zeros(kRowsQ, DType::kU8, {2, 10})}, {kRowsQ, "I8", "U8"});
+  ExpectBadTensors({index, step, Zeros(kRowsQ, DType::kI8, {3, 10})}, {kRowsQ, "[2, d_in]", "[3, 10]"});
+  ExpectBadTensors({index, step, Zeros(kRowsQ, DType::kI8, {20})}, {kRowsQ, "[2, d_in]"});
+  ExpectBadTensors({index, Zeros(kStep, DType::kF32, {3}), q}, {kStep, "F32 [2]", "[3]"});
+  ExpectBadTensors({index, Zeros(kStep, DType::kBf16, {2}), q}, {kStep, "F32 [2]", "BF16"});
+  ExpectBadTensors({index, Floats(kStep, {2}, {1, std::numeric_limits<float>::infinity()}), q}, {kStep, "element 1"});
+  ExpectBadTensors({Ints(kIndex, {2, 2}), step, q}, {kIndex, "must increase", "2 after 2"});
+  ExpectBadTensors({Zeros(kCol, DType::kF32, {1, 20}), index, step, q, Zeros(kSign, DType::kU8, {1, 3, 3})},
+                   {kRowsQ, "[2, 20]"});
+}
+
+TEST_F(DeltaTest, KnowsByteRowsFromVersionTwoOn) {
+  std::map<std::string, std::string> metadata = Metadata();
+  const std::vector<Tensor> tensors = {Ints(kIndex, {0, 2}), Zeros(kStep, DType::kF32, {2}),
+                                       Zeros(kRowsQ, DType::kI8, {2, 10})};
+  WriteRaw(tensors, metadata);
+  ExpectRefusal(DeltaDirectory::Open(path_), StatusCode::kUnsupported, {".rows_", "version 1"});
+  metadata["format_version"] = "2";
+  WriteRaw(tensors, metadata);
+  DF_ASSERT_OK(DeltaDirectory::Open(path_));
+  for (const char* version : {"3", "0", "02", "", "1.0", "-1"}) {
+    metadata["format_version"] = version;
+    WriteRaw(tensors, metadata);
+    ExpectRefusal(DeltaDirectory::Open(path_), StatusCode::kUnsupported, {"format_version", version});
+  }
 }
 
 TEST_F(DeltaTest, RefusesScalesThatAreNotFinite) {

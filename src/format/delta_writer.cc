@@ -68,6 +68,7 @@ class DeltaWriterImpl final : public DeltaWriter {
   AtomicFile spool_;
   Options options_;
   std::map<std::string, Spooled> tensors_;
+  int format_version_ = 1;
   std::map<std::string, std::string> file_digests_;
   std::set<std::string> files_;
 };
@@ -116,12 +117,15 @@ Status DeltaWriterImpl::AddPlanes(const std::string& name, const LinearDelta& de
 }
 
 Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& delta) {
-  if (delta.gain_row || delta.magnitude)
-    return InvalidArgument("the gain of " + Quoted(name) + " has no place in format version 1");
+  if (delta.gain_row || delta.magnitude) {
+    return InvalidArgument("the gain of " + Quoted(name) + " has no place in a delta directory");
+  }
   if (delta.low_rank.size() > 1 || (!delta.low_rank.empty() && delta.low_rank.front().scale != 1.0F)) {
-    return InvalidArgument("format version 1 stores one low-rank pair of scale 1, " + Quoted(name) +
+    return InvalidArgument("a delta directory stores one low-rank pair of scale 1, " + Quoted(name) +
                            " has others: fold the scale into B");
   }
+  if (delta.rows && delta.byte_rows) return InvalidArgument("rows of " + Quoted(name) + " are stored in two ways");
+  format_version_ = std::max(format_version_, internal::FormatVersionOf(delta));
   if (!delta.planes.empty()) DF_RETURN_IF_ERROR(AddPlanes(name, delta));
   for (const LowRank& pair : delta.low_rank) {
     DF_RETURN_IF_ERROR(Add(name + ".lora_A", pair.a.dtype, pair.a.shape, pair.a.bytes));
@@ -132,6 +136,13 @@ Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& de
     DF_RETURN_IF_ERROR(Add(name + ".rows_index", DType::kI32, {index.size()}, AsBytes(index)));
     DF_RETURN_IF_ERROR(
         Add(name + ".rows", delta.rows->values.dtype, delta.rows->values.shape, delta.rows->values.bytes));
+  }
+  if (delta.byte_rows) {
+    const ByteRows& rows = *delta.byte_rows;
+    const std::span<const int32_t> index(rows.index);
+    DF_RETURN_IF_ERROR(Add(name + ".rows_index", DType::kI32, {index.size()}, AsBytes(index)));
+    DF_RETURN_IF_ERROR(Add(name + ".rows_q", rows.values.dtype, rows.values.shape, rows.values.bytes));
+    DF_RETURN_IF_ERROR(Add(name + ".rows_step", rows.step.dtype, rows.step.shape, rows.step.bytes));
   }
   if (delta.raw) DF_RETURN_IF_ERROR(Add(name, delta.raw->dtype, delta.raw->shape, delta.raw->bytes));
   if (!delta.bias) return Status::Ok();
@@ -175,9 +186,12 @@ Status DeltaWriterImpl::WriteTensors(const MappedFile& spool) {
     const size_t a_bytes = DTypeBytes(a.dtype), b_bytes = DTypeBytes(b.dtype);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
   });
-  std::map<std::string, std::string> metadata = {
-      {"format", "deltafold"}, {"format_version", "1"}, {"base_fingerprint", options_.base_fingerprint},
-      {"base_quant", "none"},  {"sign_zero", "+1"},     {"content_digest", internal::ContentDigest(map)}};
+  std::map<std::string, std::string> metadata = {{"format", "deltafold"},
+                                                 {"format_version", std::to_string(format_version_)},
+                                                 {"base_fingerprint", options_.base_fingerprint},
+                                                 {"base_quant", "none"},
+                                                 {"sign_zero", "+1"},
+                                                 {"content_digest", internal::ContentDigest(map)}};
   for (const auto& [name, digest] : file_digests_) metadata[std::string(internal::kFileDigestPrefix) + name] = digest;
   DF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
                       SafetensorsWriter::Create(directory_.path() + "/delta_model.safetensors", specs, metadata));
@@ -196,7 +210,7 @@ Status DeltaWriterImpl::WriteTensors(const MappedFile& spool) {
 Status DeltaWriterImpl::WriteConfig(const Json& summary) {
   Json config = Json::object();
   config["format"] = "deltafold";
-  config["format_version"] = 1;
+  config["format_version"] = format_version_;
   config["base_model_name_or_path"] = options_.base_name;
   config["base_fingerprint"] = options_.base_fingerprint;
   if (summary.is_object()) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -113,6 +114,41 @@ TEST(Embed, AppliesPlanesReplacedRowsRawLowRanksAndGain) {
       for (size_t i = 0; i < vocab * d; ++i) {
         // (2 planes * 2 + rank 4 + 3) roundings of values below 3.4.
         ASSERT_NEAR(double{out.Row(0)[i]}, expected(i / d, i % d), 11 * 3.4 * 0x1.0p-24) << target << " element " << i;
+      }
+    }
+  }
+  ASSERT_TRUE(SetTarget("auto").ok());
+}
+
+TEST(Embed, AddsRowsOfBytesToWhatThereIs) {
+  const size_t d = 77, vocab = 75;  // 5 of them new
+  const Stored base(DType::kBf16, {kVocab, d}, 21), steps(DType::kF32, {4}, 22);
+  const std::vector<int32_t> index = {0, 33, 69, 74};
+  std::vector<uint8_t> q(index.size() * d);
+  for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<uint8_t>(RandomBits(23, i));
+  LinearDelta delta;
+  delta.d_out = vocab;
+  delta.d_in = d;
+  delta.byte_rows = ByteRows{.index = index, .values = {DType::kI8, {index.size(), d}, q}, .step = steps.view};
+  for (const std::string& target : AvailableTargets()) {
+    ASSERT_TRUE(SetTarget(target).ok());
+    KernelContext context(2);
+    const PackedWeight table = PackWeight(context, base.view);
+    const PackedDelta packed = PackDelta(context, delta);
+    std::vector<int32_t> tokens(vocab);
+    for (size_t i = 0; i < vocab; ++i) tokens[i] = static_cast<int32_t>(i);
+    Mat<float> out(vocab, d);
+    const LinearSegment segment = {.begin = 0, .end = vocab, .delta = &packed};
+    Embed(context, table, {&segment, 1}, tokens, out.view());
+    for (size_t token = 0; token < vocab; ++token) {
+      const auto found = std::ranges::find(index, static_cast<int32_t>(token));
+      for (size_t col = 0; col < d; ++col) {
+        double want = token < kVocab ? double{FloatAt(base.view, token * d + col)} : 0.0;
+        if (found != index.end()) {
+          const auto place = static_cast<size_t>(found - index.begin());
+          want += double{FloatAt(steps.view, place)} * static_cast<int8_t>(q[place * d + col]);
+        }
+        ASSERT_NEAR(double{out.Row(token)[col]}, want, 2 * 129 * 0x1.0p-24) << target << " token " << token;
       }
     }
   }

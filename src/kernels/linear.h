@@ -1,10 +1,11 @@
 // The linear layer of a mixed batch: base product for all rows, each segment's delta folded in.
 //
-//   y = gain * ( W x + sum_p row_p * ((col_p * x) S_p^T) + sum_q scale_q (x A_q^T) B_q^T ) + bias
+//   y = gain * ( W x + sum_p row_p * ((col_p * x) S_p^T) + sum_q scale_q (x A_q^T) B_q^T + T x ) + bias
 //
+// with T the rows of bytes (step_k q_k at output index_k, else 0),
 // where W is the base weight or the segment's raw replacement. For outputs listed in `rows` the row's value stands for
-// W and all planes (low-rank pairs, gain and bias still apply: an adapter may lie on top of a changed row). Outputs
-// beyond the base's d_out that no row covers see W = 0.
+// W, all planes and T (low-rank pairs, gain and bias still apply: an adapter may lie on top of a changed row). Outputs
+// beyond the base's d_out that no replaced row covers see W = 0.
 //
 // Two paths. Decode: base weights are read once for all rows, signs are multiplied apart, by tables (exactly, or to 14
 // bits: KernelOptions::sign_kernel). Prefill: one blocked GEMM per segment, the signs folded into the weight tile while

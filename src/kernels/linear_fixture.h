@@ -68,6 +68,7 @@ struct DeltaShape {
   bool col_scale = false;
   std::vector<size_t> ranks = {};
   std::vector<int32_t> rows = {};
+  std::vector<int32_t> byte_rows = {};
   bool raw = false;
   bool gain = false;
   bool bias = false;
@@ -95,6 +96,14 @@ inline LinearDelta RandomDelta(TensorStore& store, size_t d_out, size_t d_in, co
   if (!shape.rows.empty()) {
     delta.rows =
         ReplacedRows{.index = shape.rows, .values = store.Random(shape.dtype, {shape.rows.size(), d_in}, -0.1F, 0.1F)};
+  }
+  if (!shape.byte_rows.empty()) {
+    const size_t k = shape.byte_rows.size();
+    std::vector<uint8_t>& bytes = store.Keep(std::vector<uint8_t>(k * d_in));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(store.Draw());
+    delta.byte_rows = ByteRows{.index = shape.byte_rows,
+                               .values = {DType::kI8, {k, d_in}, bytes},
+                               .step = store.Random(DType::kF32, {k}, -0.001F, 0.001F)};
   }
   if (shape.raw) delta.raw = store.Random(shape.dtype, {d_out, d_in}, -0.1F, 0.1F);
   if (shape.gain) delta.gain_row = store.Random(DType::kF32, {d_out}, 0.5F, 2.0F);
@@ -157,12 +166,24 @@ class ExactLinear {
         w[k].Add((plane.bits[out * SignRowBytes(d_in) + k / 8] >> (k % 8) & 1) != 0 ? scale : -scale);
       }
     }
+    if (delta_ != nullptr && delta_->byte_rows) AddByteRow(out, w);
     if (delta_ == nullptr || !delta_->rows) return;
     for (size_t i = 0; i < delta_->rows->index.size(); ++i) {
       if (static_cast<size_t>(delta_->rows->index[i]) != out) continue;
       for (size_t k = 0; k < d_in; ++k) {
         w[k] = {};
         w[k].Add(FloatAt(delta_->rows->values, i * d_in + k));
+      }
+    }
+  }
+
+  void AddByteRow(size_t out, std::vector<ExactValue>& w) const {
+    const ByteRows& rows = *delta_->byte_rows;
+    for (size_t i = 0; i < rows.index.size(); ++i) {
+      if (static_cast<size_t>(rows.index[i]) != out) continue;
+      for (size_t k = 0; k < w.size(); ++k) {
+        const auto q = static_cast<int8_t>(rows.values.bytes[i * w.size() + k]);
+        w[k].Add(double{FloatAt(rows.step, i)} * q);
       }
     }
   }

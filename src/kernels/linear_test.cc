@@ -165,6 +165,10 @@ TEST(Linear, ReplacedRowsStandForWeightAndPlanesAndCarryTheRest) {
   family.Add({.rows = rows});
   family.Add({.planes = 1, .row_scale = true, .ranks = {4}, .rows = rows, .gain = true, .dtype = DType::kF16});
   family.Add({.rows = {71}, .raw = true, .dtype = DType::kF32});
+  family.Add({.byte_rows = rows});
+  family.Add({.planes = 1, .col_scale = true, .ranks = {4}, .byte_rows = rows, .gain = true, .bias = true});
+  family.Add({.byte_rows = {0, 71}, .raw = true});
+  family.Add({.rows = {0, 71}, .byte_rows = {0, 1, 70, 71}});  // a replaced row stands for its bytes too
   CheckFamily(family, 9);
 }
 
@@ -172,6 +176,7 @@ TEST(Linear, VocabularyMayGrowOrShrink) {
   Family family(65, 40, DType::kBf16, true, 7);
   family.Add(100, {.rows = {65, 66, 80, 99}});
   family.Add(161, {.planes = 1, .row_scale = true, .ranks = {2}, .rows = {3, 160}});
+  family.Add(100, {.byte_rows = {65, 66, 80, 99}});
   family.Add(20, {.planes = 1, .col_scale = true});
   family.Add(33, {.bias = true});
   family.Add(130, {.raw = true});
@@ -335,6 +340,7 @@ TEST(Linear, StaysWithinTheBoundsWhateverPathItChooses) {
   family.Add({.planes = 1, .row_scale = true});
   family.Add({.planes = 2, .row_scale = true, .col_scale = true, .ranks = {5}, .gain = true});
   family.Add(120, {.ranks = {2}, .rows = {1, 96, 97, 98, 119}});
+  family.Add(120, {.planes = 1, .byte_rows = {1, 96, 97, 98, 99, 119}});
   family.Add({.planes = 1, .raw = true});
   TensorStore store(20);
   OnEveryTarget([&](const std::string& target) {
@@ -412,6 +418,7 @@ void ExpectTheSameBitsInAnyBatch(const KernelOptions& options, size_t d_in) {
   family.Add({.planes = 2, .row_scale = true, .ranks = {5}, .gain = true});
   family.Add({.ranks = {16, 3}, .bias = true});
   family.Add(120, {.ranks = {2}, .rows = {1, 96, 97, 98, 119}});
+  family.Add(120, {.planes = 1, .byte_rows = {1, 96, 97, 98, 99, 119}});
   family.Add({.planes = 1, .raw = true});
   constexpr size_t kInputs = 12;
   TensorStore store(7);

@@ -77,6 +77,7 @@ float Decode(DType dtype, const uint8_t* at) {
   switch (dtype) {
     case DType::kBf16: return ToFloat(LoadUnaligned<Bf16>(at));
     case DType::kF16: return ToFloat(LoadUnaligned<F16>(at));
+    case DType::kI8: return static_cast<float>(static_cast<int8_t>(*at));
     default: return LoadUnaligned<float>(at);
   }
 }
@@ -136,6 +137,10 @@ size_t SumBuffers(const PackedDelta& delta, const Size& size) {
   for (const PackedPlane& plane : delta.planes) sum += size(plane.bits) + size(plane.row_scale) + size(plane.col_scale);
   for (const PackedLowRank& pair : delta.low_rank) sum += size(pair.a.values) + size(pair.b.tiles);
   if (delta.rows) sum += size(delta.rows->values.values) + delta.rows->index.size() * sizeof(int32_t);
+  if (delta.byte_rows) {
+    const PackedByteRows& rows = *delta.byte_rows;
+    sum += size(rows.values.values) + size(rows.step) + rows.index.size() * sizeof(int32_t);
+  }
   if (delta.raw) sum += size(delta.raw->tiles);
   return sum;
 }
@@ -171,6 +176,12 @@ void RowMajorWeight::ReadRow(size_t row, float* out) const {
   for (size_t col = 0; col < d_in; ++col) out[col] = At(row, col);
 }
 
+size_t PackedByteRows::Find(size_t row) const {
+  const auto found = std::ranges::lower_bound(index, static_cast<int32_t>(row));
+  const bool listed = found != index.end() && *found == static_cast<int32_t>(row);
+  return listed ? static_cast<size_t>(found - index.begin()) : index.size();
+}
+
 size_t PackedDelta::bytes() const {
   return SumBuffers(*this, [](const auto& buffer) { return buffer.size_bytes(); });
 }
@@ -192,6 +203,10 @@ PackedDelta Borrow(const PackedDelta& delta) {
   for (const PackedLowRank& pair : delta.low_rank) {
     borrowed.low_rank.push_back({.rank = pair.rank, .scale = pair.scale, .a = Borrow(pair.a), .b = Borrow(pair.b)});
   }
+  if (delta.byte_rows) {
+    const PackedByteRows& rows = *delta.byte_rows;
+    borrowed.byte_rows = PackedByteRows{.index = rows.index, .values = Borrow(rows.values), .step = rows.step.Borrow()};
+  }
   if (delta.rows) borrowed.rows = PackedRows{.index = delta.rows->index, .values = Borrow(delta.rows->values)};
   if (delta.raw) borrowed.raw = Borrow(*delta.raw);
   borrowed.gain_row = delta.gain_row.Borrow();
@@ -208,6 +223,10 @@ size_t PackedBytes(const LinearDelta& delta) {
   }
   for (const LowRank& pair : delta.low_rank) sum += pair.a.bytes.size() + PackedBytesOf(pair.b);
   if (delta.rows) sum += delta.rows->values.bytes.size() + delta.rows->index.size() * sizeof(int32_t);
+  if (delta.byte_rows) {
+    const ByteRows& rows = *delta.byte_rows;
+    sum += rows.values.bytes.size() + rows.step.bytes.size() + rows.index.size() * sizeof(int32_t);
+  }
   if (delta.raw) sum += PackedBytesOf(*delta.raw);
   if (delta.gain_row) sum += delta.gain_row->elements() * sizeof(float);
   if (delta.bias) sum += delta.bias->elements() * sizeof(float);
@@ -243,7 +262,7 @@ PackedWeight MapWeight(const TensorView& weight) {
 }
 
 RowMajorWeight PackRowMajor(const TensorView& weight) {
-  DF_CHECK(weight.shape.rank() == 2 && IsWeightDType(weight.dtype));
+  DF_CHECK(weight.shape.rank() == 2 && (IsWeightDType(weight.dtype) || weight.dtype == DType::kI8));
   RowMajorWeight packed = {.dtype = weight.dtype,
                            .n_rows = weight.shape[0],
                            .d_in = weight.shape[1],
@@ -264,6 +283,12 @@ PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta) {
   if (delta.rows) {
     packed.rows = PackedRows{.index = delta.rows->index, .values = PackRowMajor(delta.rows->values)};
     DF_CHECK(packed.rows->index.size() == packed.rows->values.n_rows);
+  }
+  if (delta.byte_rows) {
+    const ByteRows& rows = *delta.byte_rows;
+    packed.byte_rows =
+        PackedByteRows{.index = rows.index, .values = PackRowMajor(rows.values), .step = Floats(rows.step)};
+    DF_CHECK(rows.index.size() == packed.byte_rows->values.n_rows && rows.index.size() == rows.step.elements());
   }
   if (delta.raw) packed.raw = PackWeight(context, *delta.raw);
   if (delta.gain_row) packed.gain_row = Floats(*delta.gain_row);

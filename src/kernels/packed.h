@@ -5,8 +5,8 @@
 //   F16, F32  [ceil(d_out/32)][ceil(d_in/2)][2][32]
 // R32 (sign bits): [ceil(d_out/32)][ceil(d_in/8)][32] bytes: 32 rows x 8 columns per 32 bytes, bit i of a byte = column
 //   8b+i, 1 = +1; padding rows and columns are zero bits, padding rows have zero scale.
-// Few rows (LoRA's A, replaced rows) stay row-major as stored: tiles of 32 would hold more padding than weights.
-// All are one form for every CPU target.
+// Few rows (LoRA's A, replaced rows, rows of bytes) stay row-major as stored: tiles of 32 would hold more padding than
+// weights. All are one form for every CPU target.
 //
 // A base weight may also stay where it is stored, in a mapped file: kernels then make P32 of the block at hand.
 #ifndef DELTAFOLD_KERNELS_PACKED_H_
@@ -48,7 +48,7 @@ struct PackedWeight {
 
 // A [n_rows, d_in] matrix as stored, row after row.
 struct RowMajorWeight {
-  DType dtype = DType::kBf16;  // kBf16, kF16 or kF32
+  DType dtype = DType::kBf16;  // kBf16, kF16 or kF32; kI8 within PackedByteRows
   size_t n_rows = 0;
   size_t d_in = 0;
   Buffer<uint8_t> values;
@@ -89,6 +89,16 @@ struct PackedRows {
   RowMajorWeight values;       // [k, d_in]
 };
 
+// Rows index[k] of the change are step[k] times values' row k.
+struct PackedByteRows {
+  std::vector<int32_t> index;  // [k] strictly increasing
+  RowMajorWeight values;       // [k, d_in] kI8
+  Buffer<float> step;          // [k]
+
+  // Where `row` stands in `index`, or its size.
+  size_t Find(size_t row) const;
+};
+
 // The kernel form of a LinearDelta: owns its memory, the stored bytes may go.
 struct PackedDelta {
   size_t d_out = 0;
@@ -96,12 +106,13 @@ struct PackedDelta {
   std::vector<PackedPlane> planes;
   std::vector<PackedLowRank> low_rank;
   std::optional<PackedRows> rows;
+  std::optional<PackedByteRows> byte_rows;
   std::optional<PackedWeight> raw;
   Buffer<float> gain_row;  // [d_out] or empty
   Buffer<float> bias;      // [d_out] or empty = the base's
 
   bool IsBase() const {
-    return planes.empty() && low_rank.empty() && !rows && !raw && gain_row.empty() && bias.empty();
+    return planes.empty() && low_rank.empty() && !rows && !byte_rows && !raw && gain_row.empty() && bias.empty();
   }
   // Everything that a product reads.
   size_t bytes() const;

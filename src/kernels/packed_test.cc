@@ -172,7 +172,7 @@ TEST(PackedBytes, IsWhatPackDeltaHolds) {
     const auto view = [&](DType dtype, const Shape& dims) {
       return TensorView{dtype, dims, Bytes(floats).first(*dims.TryElements() * DTypeBytes(dtype))};
     };
-    for (unsigned parts = 0; parts < 128; ++parts) {
+    for (unsigned parts = 0; parts < 256; ++parts) {
       const DType dtype = std::array{DType::kBf16, DType::kF16, DType::kF32}[parts % 3];
       LinearDelta delta;
       delta.d_out = shape.d_out;
@@ -186,6 +186,10 @@ TEST(PackedBytes, IsWhatPackDeltaHolds) {
       if ((parts & 16) != 0) delta.raw = view(dtype, {shape.d_out, shape.d_in});
       if ((parts & 32) != 0) delta.gain_row = view(DType::kF32, {shape.d_out});
       if ((parts & 64) != 0) delta.bias = view(dtype, {shape.d_out});
+      if ((parts & 128) != 0) {
+        delta.byte_rows =
+            ByteRows{.index = {0}, .values = view(DType::kI8, {1, shape.d_in}), .step = view(DType::kF32, {1})};
+      }
       ASSERT_EQ(PackedBytes(delta), PackDelta(context, delta).bytes()) << parts;
     }
   }

@@ -9,7 +9,7 @@ namespace df::kernels {
 
 // out[r] = || W_r ||_2, with W_r the row that linear.h's formula multiplies by, before its gain:
 //
-//   (replaced row, or (raw or base) + planes) + sum_q scale_q B_q A_q
+//   (replaced row, or (raw or base) + planes + row of bytes) + sum_q scale_q B_q A_q
 //
 // f32 [delta.d_out], new memory. 32 rows by some columns exist at a time, per thread. Products are f32 fused
 // multiply-adds, squares are summed in f64: |out - exact| <= (2 * planes + rank + 4) * 2^-24 * || the same formula over

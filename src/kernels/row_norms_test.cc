@@ -59,6 +59,8 @@ TEST(RowNorms, AreThoseOfTheFormulaForEveryPartAndSize) {
       ExpectNorms({64, 64, d_in, {.ranks = {4}, .dtype = DType::kF32}}, dtype);
     }
     ExpectNorms({40, 40, 100, {}}, dtype);
+    ExpectNorms({70, 70, 300, {.planes = 1, .ranks = {3}, .byte_rows = {0, 5, 31, 32, 69}}}, dtype);
+    ExpectNorms({70, 70, 100, {.rows = {5, 40}, .byte_rows = {0, 5, 69}}}, dtype);
     ExpectNorms({70, 70, 100, {.planes = 1, .ranks = {5}, .raw = true, .dtype = DType::kF16}}, dtype);
     ExpectNorms({70, 35, 100, {.ranks = {2}, .rows = {0, 31, 32, 69}}}, dtype);  // rows beyond the base are zero
   }

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kIndexBytes = sizeof(int32_t);
 
-// The parent's replaced rows: every variant on it has an index of its own, and values where they are merged with
-// others.
+// The parent's rows, replaced and in bytes: every variant on it has an index of its own, and values where they are
+// merged with others.
 struct ParentRows {
   size_t index_bytes = 0;
   size_t merged_bytes = 0;  // f32, of the tables
@@ -21,9 +21,10 @@ struct ParentRows {
 ParentRows RowsOf(const DeltaDirectory* parent) {
   ParentRows rows;
   if (parent == nullptr) return rows;
-  constexpr std::string_view kSuffix = ".rows";
   for (const auto& [name, tensor] : parent->tensors()) {
-    if (!name.ends_with(kSuffix) || tensor.view.shape.rank() != 2) continue;
+    if (tensor.view.shape.rank() != 2) continue;
+    if (name.ends_with(".rows_q")) rows.index_bytes += tensor.view.shape[0] * kIndexBytes;
+    if (!name.ends_with(".rows")) continue;
     rows.index_bytes += tensor.view.shape[0] * kIndexBytes;
     rows.merged_bytes += tensor.view.elements() * sizeof(float);
   }

@@ -119,6 +119,7 @@ class Overlay {
     delta_.planes.clear();
     delta_.low_rank.clear();
     delta_.rows.reset();
+    delta_.byte_rows.reset();
     delta_.raw = kernels::PackWeight(context_, stored);
   }
 

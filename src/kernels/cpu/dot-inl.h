@@ -1,4 +1,4 @@
-// Dot products of row-major weight rows with one row of activations: for LoRA's A and for replaced rows.
+// Dot products of row-major weight rows with one row of activations: for LoRA's A, replaced rows and rows of bytes.
 #if defined(DELTAFOLD_KERNELS_CPU_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAFOLD_KERNELS_CPU_DOT_INL_H_
 #undef DELTAFOLD_KERNELS_CPU_DOT_INL_H_
@@ -35,6 +35,16 @@ struct F32Row {
   static constexpr size_t kBytes = 4;
   static HWY_INLINE FloatVec Load(const uint8_t* from) {
     return hn::LoadU(FloatTag(), reinterpret_cast<const float*>(from));
+  }
+};
+
+struct I8Row {
+  static constexpr size_t kBytes = 1;
+  static HWY_INLINE FloatVec Load(const uint8_t* from) {
+    const hn::Rebind<int8_t, FloatTag> d8;
+    const hn::RebindToSigned<FloatTag> di;
+    const auto values = hn::LoadU(d8, reinterpret_cast<const int8_t*>(from));
+    return hn::ConvertTo(FloatTag(), hn::PromoteTo(di, values));
   }
 };
 
@@ -116,6 +126,7 @@ inline void Dots(const RowMajorWeight& weight, size_t begin, size_t end, const f
   switch (weight.dtype) {
     case DType::kBf16: return DotsOf<Bf16Row>(weight, begin, end, x, out);
     case DType::kF16: return DotsOf<F16Row>(weight, begin, end, x, out);
+    case DType::kI8: return DotsOf<I8Row>(weight, begin, end, x, out);
     default: return DotsOf<F32Row>(weight, begin, end, x, out);
   }
 }

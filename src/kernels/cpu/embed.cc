@@ -146,6 +146,7 @@ size_t AddMultipleOf(const uint8_t* row, DType dtype, size_t n, float factor, fl
   switch (dtype) {
     case DType::kF32: return AddMultiple<F32Row>(row, n, factor, out);
     case DType::kF16: return AddMultiple<F16Row>(row, n, factor, out);
+    case DType::kI8: return AddMultiple<I8Row>(row, n, factor, out);
     default: return AddMultiple<Bf16Row>(row, n, factor, out);
   }
 }
@@ -187,12 +188,14 @@ void AddPlane(const PackedPlane& plane, size_t row, size_t d_in, float* out) {
   for (size_t col = 8 * n_octets; col < d_in; ++col) out[col] += plane.At(row, col);
 }
 
+// out += factor * row `k`.
+void AddRow(const RowMajorWeight& weight, size_t k, float factor, float* out) {
+  const size_t done = HWY_DYNAMIC_DISPATCH(AddMultipleOf)(weight.Row(k), weight.dtype, weight.d_in, factor, out);
+  for (size_t col = done; col < weight.d_in; ++col) out[col] += factor * weight.At(k, col);
+}
+
 void AddLowRank(const PackedLowRank& pair, size_t row, float* out) {
-  for (size_t j = 0; j < pair.rank; ++j) {
-    const float factor = pair.scale * pair.b.At(row, j);
-    const size_t done = HWY_DYNAMIC_DISPATCH(AddMultipleOf)(pair.a.Row(j), pair.a.dtype, pair.a.d_in, factor, out);
-    for (size_t col = done; col < pair.a.d_in; ++col) out[col] += factor * pair.a.At(j, col);
-  }
+  for (size_t j = 0; j < pair.rank; ++j) AddRow(pair.a, j, pair.scale * pair.b.At(row, j), out);
 }
 
 // The variant's own copy of row `row`, if it has one.
@@ -207,6 +210,11 @@ bool TryReplacedRow(const PackedDelta& delta, size_t row, float* out) {
   return true;
 }
 
+void AddByteRow(const PackedByteRows& rows, size_t row, float* out) {
+  const size_t place = rows.Find(row);
+  if (place < rows.index.size()) AddRow(rows.values, place, rows.step[place], out);
+}
+
 void ReadVariantRow(const PackedWeight& table, const PackedDelta& delta, size_t row, float* out) {
   if (!TryReplacedRow(delta, row, out)) {
     if (delta.raw) {
@@ -217,6 +225,7 @@ void ReadVariantRow(const PackedWeight& table, const PackedDelta& delta, size_t 
       std::fill_n(out, table.d_in, 0.0F);  // a row beyond the base's vocabulary stands in `rows`, or is all delta
     }
     for (const PackedPlane& plane : delta.planes) AddPlane(plane, row, table.d_in, out);
+    if (delta.byte_rows) AddByteRow(*delta.byte_rows, row, out);
   }
   for (const PackedLowRank& pair : delta.low_rank) AddLowRank(pair, row, out);
   if (delta.gain_row.empty()) return;

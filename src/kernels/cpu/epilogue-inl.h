@@ -1,4 +1,4 @@
-// The last stage on a block of outputs: replaced rows, low-rank pairs, gain, bias, and the store into y.
+// The last stage on a block of outputs: rows of bytes, replaced rows, low-rank pairs, gain, bias, and the store into y.
 #if defined(DELTAFOLD_KERNELS_CPU_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAFOLD_KERNELS_CPU_EPILOGUE_INL_H_
 #undef DELTAFOLD_KERNELS_CPU_EPILOGUE_INL_H_
@@ -27,23 +27,36 @@ struct OutputBlock {
   float* Tile(size_t row, size_t t) const { return sums + row * stride + t * tile_stride; }
 };
 
-inline void ReplaceRows(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block) {
-  const PackedRows& rows = *run.delta()->rows;
-  const auto low = std::lower_bound(rows.index.begin(), rows.index.end(), static_cast<int32_t>(block.first));
-  const auto high = std::lower_bound(low, rows.index.end(), static_cast<int32_t>(block.first + block.n));
-  const auto begin = static_cast<size_t>(low - rows.index.begin());
-  const auto end = static_cast<size_t>(high - rows.index.begin());
+// take(sum, dot, place in `index`) for every listed row among the block's outputs and every row of the run.
+template <class Take>
+inline void ForEachListedRow(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block,
+                             const std::vector<int32_t>& index, const RowMajorWeight& values, const Take& take) {
+  const auto low = std::lower_bound(index.begin(), index.end(), static_cast<int32_t>(block.first));
+  const auto high = std::lower_bound(low, index.end(), static_cast<int32_t>(block.first + block.n));
+  const auto begin = static_cast<size_t>(low - index.begin());
+  const auto end = static_cast<size_t>(high - index.begin());
   for (size_t i = begin; i < end; i += kDotRows) {
     const size_t n = std::min(kDotRows, end - i);
     for (size_t row = 0; row < run.n_rows; ++row) {
       float dots[kDotRows];
-      Dots(rows.values, i, i + n, plan.x.Row(run.first_row + row), dots);
+      Dots(values, i, i + n, plan.x.Row(run.first_row + row), dots);
       for (size_t j = 0; j < n; ++j) {
-        const size_t output = static_cast<size_t>(rows.index[i + j]) - block.first;
-        block.Tile(row, output / kTileRows)[output % kTileRows] = dots[j];
+        const size_t output = static_cast<size_t>(index[i + j]) - block.first;
+        take(block.Tile(row, output / kTileRows)[output % kTileRows], dots[j], i + j);
       }
     }
   }
+}
+
+inline void ReplaceRows(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block) {
+  const PackedRows& rows = *run.delta()->rows;
+  ForEachListedRow(plan, run, block, rows.index, rows.values, [](float& sum, float dot, size_t) { sum = dot; });
+}
+
+inline void AddByteRows(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block) {
+  const PackedByteRows& rows = *run.delta()->byte_rows;
+  ForEachListedRow(plan, run, block, rows.index, rows.values,
+                   [&](float& sum, float dot, size_t place) { sum += rows.step[place] * dot; });
 }
 
 // sums += t B^T, t as MultiplyDown left it.
@@ -94,6 +107,7 @@ inline void ScaleAndStore(const LinearPlan& plan, const LinearRun& run, const Ou
 inline void Finish(const LinearPlan& plan, const LinearRun& run, const OutputBlock& block) {
   if (block.first >= run.d_out) return;
   if (run.delta() != nullptr) {
+    if (run.delta()->byte_rows) AddByteRows(plan, run, block);
     if (run.delta()->rows) ReplaceRows(plan, run, block);
     AddLowRank(run, block);
   }

@@ -1,5 +1,6 @@
-// A tile of 32 rows at a time, some columns of it: the base with signs folded in, as prefill unpacks it; replaced rows;
-// and B A, which is a product of B's tile with columns of A as its rows of activations, summed into the same panel.
+// A tile of 32 rows at a time, some columns of it: the base with signs folded in, as prefill unpacks it; rows of bytes;
+// replaced rows; and B A, which is a product of B's tile with columns of A as its rows of activations, summed into the
+// same panel.
 #include "kernels/cpu/row_norms.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -51,6 +52,7 @@ class TileNorms {
     for (size_t first = 0; first < delta_.d_in; first += kNormColumns) {
       const size_t n = std::min(kNormColumns, delta_.d_in - first);
       Unpack(tile, first, n, panel, staged);
+      AddByteRows(tile, first, n, panel);
       ReplaceRows(tile, first, n, panel);
       for (size_t q = 0; q < columns_.size(); ++q) AddProduct(tile, first, n, q, panel);
       for (size_t k = 0; k < n; ++k) {
@@ -73,15 +75,29 @@ class TileNorms {
                 delta_.planes.empty() ? nullptr : &delta_);
   }
 
-  void ReplaceRows(size_t tile, size_t first, size_t n, float* panel) const {
-    if (!delta_.rows) return;
-    const auto& index = delta_.rows->index;
+  // take(place in `index`, row of the tile) for every row of the tile that is listed.
+  template <class Take>
+  static void ForEachListed(const std::vector<int32_t>& index, size_t tile, const Take& take) {
     const auto begin = std::lower_bound(index.begin(), index.end(), static_cast<int32_t>(tile * kTileRows));
     for (auto row = begin; row != index.end() && static_cast<size_t>(*row) < (tile + 1) * kTileRows; ++row) {
-      const auto i = static_cast<size_t>(row - index.begin());
-      const size_t r = static_cast<size_t>(*row) - tile * kTileRows;
-      for (size_t k = 0; k < n; ++k) panel[k * kTileRows + r] = delta_.rows->values.At(i, first + k);
+      take(static_cast<size_t>(row - index.begin()), static_cast<size_t>(*row) - tile * kTileRows);
     }
+  }
+
+  void AddByteRows(size_t tile, size_t first, size_t n, float* panel) const {
+    if (!delta_.byte_rows) return;
+    const PackedByteRows& rows = *delta_.byte_rows;
+    ForEachListed(rows.index, tile, [&](size_t i, size_t r) {
+      for (size_t k = 0; k < n; ++k) panel[k * kTileRows + r] += rows.step[i] * rows.values.At(i, first + k);
+    });
+  }
+
+  void ReplaceRows(size_t tile, size_t first, size_t n, float* panel) const {
+    if (!delta_.rows) return;
+    const PackedRows& rows = *delta_.rows;
+    ForEachListed(rows.index, tile, [&](size_t i, size_t r) {
+      for (size_t k = 0; k < n; ++k) panel[k * kTileRows + r] = rows.values.At(i, first + k);
+    });
   }
 
   void AddProduct(size_t tile, size_t first, size_t n, size_t q, float* panel) const {

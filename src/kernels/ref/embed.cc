@@ -29,6 +29,10 @@ double ValueAt(const PackedWeight& table, const PackedDelta& delta, size_t row, 
       const double col_scale = plane.col_scale.empty() ? 1.0F : plane.col_scale[col];
       value += plane.Sign(row, col) * (plane.row_scale[row] * col_scale);
     }
+    const size_t place = delta.byte_rows ? delta.byte_rows->Find(row) : 0;
+    if (delta.byte_rows && place < delta.byte_rows->index.size()) {
+      value += double{delta.byte_rows->step[place]} * delta.byte_rows->values.At(place, col);
+    }
   }
   for (const PackedLowRank& pair : delta.low_rank) {
     for (size_t j = 0; j < pair.rank; ++j) value += double{pair.scale} * pair.b.At(row, j) * pair.a.At(j, col);

@@ -10,7 +10,7 @@ const PackedDelta& DeltaOf(const LinearSegment& segment, const PackedDelta& none
   return segment.delta != nullptr ? *segment.delta : none;
 }
 
-// Row `out` of W with the planes added, or the row that replaces both.
+// Row `out` of W with the planes and its row of bytes added, or the row that replaces them.
 void EffectiveRow(const PackedWeight& weight, const PackedDelta& delta, size_t out, std::span<double> w) {
   if (delta.rows) {
     const auto& index = delta.rows->index;
@@ -28,6 +28,11 @@ void EffectiveRow(const PackedWeight& weight, const PackedDelta& delta, size_t o
       w[k] += plane.row_scale[out] * scale * plane.Sign(out, k);
     }
   }
+  if (!delta.byte_rows) return;
+  const size_t place = delta.byte_rows->Find(out);
+  if (place == delta.byte_rows->index.size()) return;
+  for (size_t k = 0; k < w.size(); ++k)
+    w[k] += double{delta.byte_rows->step[place]} * delta.byte_rows->values.At(place, k);
 }
 
 // t [n_rows, r] = scale * x A^T, for every low-rank pair of the delta one after the other.

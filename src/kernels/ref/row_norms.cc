@@ -24,6 +24,10 @@ void AddStart(const PackedWeight& weight, const PackedDelta& delta, size_t row, 
       w[k] += plane.row_scale[row] * scale * plane.Sign(row, k);
     }
   }
+  const size_t place = delta.byte_rows ? delta.byte_rows->Find(row) : 0;
+  if (!delta.byte_rows || place == delta.byte_rows->index.size()) return;
+  const double step = delta.byte_rows->step[place];
+  for (size_t k = 0; k < w.size(); ++k) w[k] += step * delta.byte_rows->values.At(place, k);
 }
 
 }  // namespace
