@@ -1,6 +1,7 @@
 #include "linalg/randomized_svd.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -27,11 +28,14 @@ struct Job {
   size_t PartBegin(size_t part) const { return a.rows * part / n_parts; }
 };
 
-// As many parts as keep their sums [cols, width] within half of A.
-Job JobOf(ThreadPool& pool, const RowSource& a, size_t width) {
-  const size_t n_parts = std::clamp<size_t>(a.rows / (2 * width), 1, kMaxCallers);
+Job JobOf(ThreadPool& pool, const RowSource& a, size_t n_parts) {
   const size_t rows_in_block = kBlockBytes / (a.cols * sizeof(float));
   return {pool, a, n_parts, std::clamp<size_t>(rows_in_block, 1, kMaxBlockRows)};
+}
+
+// As many parts as keep their sums [cols, width] within half of A; a power of two, so that threads have equal shares.
+size_t PartsWithSums(const RowSource& a, size_t width) {
+  return std::bit_floor(std::clamp<size_t>(a.rows / (2 * width), 1, kMaxCallers));
 }
 
 // visit(block of A, its first row, part), the blocks of one part one after another.
@@ -123,21 +127,22 @@ Result<TruncatedSvd> RandomizedSvd(ThreadPool& pool, const RowSource& a, const R
   const size_t smaller = std::min(a.rows, a.cols);
   const size_t rank = std::clamp<size_t>(options.rank, 1, smaller);
   const size_t width = std::min(rank + options.oversampling, smaller);
-  const Job job = JobOf(pool, a, width);
+  const Job forth = JobOf(pool, a, std::min(a.rows, kMaxCallers));
+  const Job back = JobOf(pool, a, PartsWithSums(a, width));
   Mat<float> z = Gaussian(a.cols, width, options.seed), y(a.rows, width);
   TruncatedSvd result;
-  result.sum_of_squares = Project(job, z, y);
+  result.sum_of_squares = Project(forth, z, y);
   if (!std::isfinite(result.sum_of_squares)) {
     return InvalidArgument("singular values of a " + size + " matrix that is not finite");
   }
   DF_RETURN_IF_ERROR(OrthonormalizeColumns(y.view()));
   for (size_t i = 0; i < options.power_iterations; ++i) {
-    ProjectBack(job, y, z);
+    ProjectBack(back, y, z);
     DF_RETURN_IF_ERROR(OrthonormalizeColumns(z.view()));
-    Project(job, z, y);
+    Project(forth, z, y);
     DF_RETURN_IF_ERROR(OrthonormalizeColumns(y.view()));
   }
-  ProjectBack(job, y, z);
+  ProjectBack(back, y, z);
   DF_ASSIGN_OR_RETURN(result.svd, FromProjection(y, z, rank));
   return result;
 }
