@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,46 +21,68 @@ namespace {
 
 struct Arguments {
   std::string base, model, out;
+  std::string code, embeddings, head;  // as given; empty: not given
+  std::string bytes, max_error;
   CompressOptions options;
   size_t n_threads = 0;
   bool json = false;
 };
 
 constexpr char kExamples[] =
+    "Codes (docs/codes.md): scalar, row, column, rank1 (one bit a weight and scales), planes2 to planes8 (so many "
+    "bits),\n"
+    "  lowrank (the rank is found), lowrank:R, rank1+lowrank:R, int8, rows, raw, exact (nothing, changed rows or all,\n"
+    "  whichever is smallest), auto.\n"
+    "auto measures every code on every tensor, then takes the smallest whose relative error is within --max-error, or\n"
+    "  lowers the error where a byte saves most until --bytes are used. Neither given: --bytes 1.35bpw, which is one "
+    "bit\n"
+    "  for every weight and a third of a bit where it saves most.\n"
     "Examples:\n"
     "  deltafold compress --base Qwen/Qwen3-0.6B --model ./my-finetune --out ./my-delta\n"
-    "  deltafold compress --base base --model finetune --out delta --scale row --planes 2\n"
-    "  deltafold compress base finetune delta --embeddings sign --embedding-planes 2\n"
+    "  deltafold compress --base base --model finetune --out delta --code planes2\n"
+    "  deltafold compress base finetune delta --code auto --bytes 12%\n"
     "Then: deltafold verify ./my-delta --base Qwen/Qwen3-0.6B --model ./my-finetune";
 
-const std::map<std::string, ScaleKind> kScales = {
-    {"scalar", ScaleKind::kScalar}, {"row", ScaleKind::kRow}, {"rank1", ScaleKind::kRank1}};
-const std::map<std::string, VocabularyCode> kVocabularyCodes = {{"auto", VocabularyCode::kAuto},
-                                                                {"raw", VocabularyCode::kRaw},
-                                                                {"rows", VocabularyCode::kRows},
-                                                                {"sign", VocabularyCode::kSign}};
-
-// One line of the summary: all weights of one kind.
-void AddKind(Table& table, const std::string& title, SlotKind kind, const CompressReport& report) {
-  std::map<std::string, size_t> codes;
+// What the weights of one kind and code have together.
+struct Group {
+  size_t n = 0;
   uint64_t bytes = 0, full_bytes = 0;
   double error = 0;
-  size_t n = 0;
+};
+
+// "sign rank-1 + rank 8" of all ranks and "rows 12" of all counts are one line each.
+std::string WithoutNumbers(const std::string& code) {
+  std::string text;
+  for (size_t i = 0; i < code.size(); ++i) {
+    const bool starts_count = code[i] == ' ' && i + 1 < code.size() && code[i + 1] >= '0' && code[i + 1] <= '9';
+    if (!starts_count) {
+      text += code[i];
+      continue;
+    }
+    while (i + 1 < code.size() && code[i + 1] >= '0' && code[i + 1] <= '9') ++i;
+  }
+  return text;
+}
+
+// The lines of all weights of one kind, a code each.
+void AddKind(Table& table, const std::string& title, SlotKind kind, const CompressReport& report) {
+  std::map<std::string, Group> groups;
   for (const WeightReport& weight : report.weights) {
     if (weight.kind != kind) continue;
-    ++codes[weight.code];
-    bytes += weight.bytes;
-    full_bytes += weight.full_bytes;
-    error += weight.quality.relative_frobenius;
-    ++n;
+    Group& group = groups[WithoutNumbers(weight.code)];
+    ++group.n;
+    group.bytes += weight.bytes;
+    group.full_bytes += weight.full_bytes;
+    group.error += weight.quality.relative_frobenius;
   }
-  if (n == 0) return;
-  const auto most =
-      std::max_element(codes.begin(), codes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  const std::string code = most->first + (codes.size() > 1 ? " and others" : "");
-  table.AddRow({title, std::to_string(n), code, FormatBytes(full_bytes), FormatBytes(bytes),
-                FormatPercent(static_cast<double>(bytes) / static_cast<double>(std::max<uint64_t>(full_bytes, 1))),
-                error == 0 ? "exact" : FormatFixed(error / static_cast<double>(n), 4)});
+  bool first = true;
+  for (const auto& [code, group] : groups) {
+    const auto full = static_cast<double>(std::max<uint64_t>(group.full_bytes, 1));
+    table.AddRow({first ? title : "", std::to_string(group.n), code, FormatBytes(group.full_bytes),
+                  FormatBytes(group.bytes), FormatPercent(static_cast<double>(group.bytes) / full),
+                  group.error == 0 ? "exact" : FormatFixed(group.error / static_cast<double>(group.n), 4)});
+    first = false;
+  }
 }
 
 void PrintSummary(const CompressReport& report, const Arguments& arguments, double seconds) {
@@ -98,6 +122,47 @@ void PrintJson(const CompressReport& report, const Arguments& arguments, double 
   std::cout << DumpJson(json, 2) << "\n";
 }
 
+// "auto" is no code but a choice.
+Result<std::optional<Code>> CodeOf(const std::string& option, const std::string& text) {
+  if (text == "auto") return std::optional<Code>();
+  const Result<Code> code = ParseCode(text);
+  if (!code.ok()) return InvalidArgument(option + ": " + code.status().message() + ", auto");
+  return std::optional<Code>(*code);
+}
+
+Result<double> ErrorOf(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 1) return value;
+  return InvalidArgument("--max-error: expected a number from 0 to 1, got \"" + text + "\"");
+}
+
+// Embedding and head follow --code auto, else they are exact.
+Status ReadCodes(const Arguments& arguments, CompressOptions& options) {
+  const bool bounded = !arguments.bytes.empty() || !arguments.max_error.empty();
+  const std::string code = !arguments.code.empty() ? arguments.code : bounded ? "auto" : "rank1";
+  const std::string vocabulary = code == "auto" ? "auto" : "exact";
+  const auto or_default = [&](const std::string& given) { return given.empty() ? vocabulary : given; };
+  DF_ASSIGN_OR_RETURN(options.matrices, CodeOf("--code", code));
+  DF_ASSIGN_OR_RETURN(options.embeddings, CodeOf("--embeddings", or_default(arguments.embeddings)));
+  DF_ASSIGN_OR_RETURN(options.head, CodeOf("--head", or_default(arguments.head)));
+  if (!bounded) return Status::Ok();
+  if (!arguments.bytes.empty() && !arguments.max_error.empty()) {
+    return InvalidArgument("--bytes and --max-error exclude each other");
+  }
+  if (options.matrices && options.embeddings && options.head) {
+    return InvalidArgument("--bytes and --max-error need --code auto, or --embeddings or --head auto");
+  }
+  if (!arguments.max_error.empty()) {
+    DF_ASSIGN_OR_RETURN(options.max_error, ErrorOf(arguments.max_error));
+    return Status::Ok();
+  }
+  const Result<Budget> budget = ParseBudget(arguments.bytes);
+  if (!budget.ok()) return budget.status().Annotate("--bytes");
+  options.budget = *budget;
+  return Status::Ok();
+}
+
 Result<CompressReport> CompressWithProgress(const Arguments& arguments) {
   CompressOptions options = arguments.options;
   DF_ASSIGN_OR_RETURN(const ModelArgument base, ResolveModel(arguments.base));
@@ -120,7 +185,8 @@ Result<CompressReport> CompressWithProgress(const Arguments& arguments) {
   return Compress(pool, *base_checkpoint, *fine_tune, arguments.out, options);
 }
 
-int Run(const Arguments& arguments) {
+int Run(Arguments& arguments) {
+  if (const Status status = ReadCodes(arguments, arguments.options); !status.ok()) return Report("compress", status);
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
   const Result<CompressReport> report = CompressWithProgress(arguments);
@@ -132,15 +198,6 @@ int Run(const Arguments& arguments) {
     PrintSummary(*report, arguments, seconds);
   }
   return 0;
-}
-
-void AddVocabularyOptions(const Command& command, const std::string& name, const std::string& planes_name,
-                          const std::string& what, VocabularyOptions& options) {
-  command
-      .Choice(name, kVocabularyCodes, options.code,
-              what + ": auto (nothing, changed rows or all: exact), raw, rows, sign [auto]")
-      .Value("CODE");
-  command.Option(planes_name, options.n_planes, "Sign planes of " + name + " sign [2]").Range(1, kMaxPlanes).Value("N");
 }
 
 }  // namespace
@@ -156,13 +213,17 @@ void AddCompress(const Command& app) {
   command.Option("out,--out,-o", arguments->out, "Delta directory to write; appears whole or not at all")
       .Required()
       .Value("DIR");
-  command.Choice("--scale", kScales, options.sign.scale, "Scale of the signs: scalar, row or rank1 [rank1]")
-      .Value("KIND");
-  command.Option("--planes", options.sign.n_planes, "Sign planes of the matrices, one bit a weight each [1]")
-      .Range(1, kMaxPlanes)
-      .Value("N");
-  AddVocabularyOptions(command, "--embeddings", "--embedding-planes", "Embedding", options.embeddings);
-  AddVocabularyOptions(command, "--head", "--head-planes", "Head, where it is not tied", options.head);
+  command.Option("--code", arguments->code, "Code of the layers' matrices, see below [rank1; auto with a bound]")
+      .Value("CODE");
+  command.Option("--embeddings", arguments->embeddings, "Code of the embedding [exact; auto with --code auto]")
+      .Value("CODE");
+  command.Option("--head", arguments->head, "Code of the head, where it is not tied [exact; auto with --code auto]")
+      .Value("CODE");
+  command
+      .Option("--bytes", arguments->bytes,
+              "auto: bytes of everything stored: 24M, 1.5Gi, 1.35bpw (bits per weight), 12% (of the model) [1.35bpw]")
+      .Value("AMOUNT");
+  command.Option("--max-error", arguments->max_error, "auto: largest |D - D^| / |D| of any tensor, 0 to 1").Value("E");
   command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
   command.Switch("--force", options.replace, "Replace an existing --out");
   command.Switch("--json", arguments->json, "Print the report as JSON");

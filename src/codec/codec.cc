@@ -65,6 +65,7 @@ std::string CodeName(const LinearDelta& delta) {
   if (!delta.planes.empty()) append(PlanesName(delta.planes));
   for (const LowRank& pair : delta.low_rank) append("rank " + std::to_string(MatrixRows(pair.a)));
   if (delta.rows) append("rows " + std::to_string(delta.rows->index.size()));
+  if (delta.byte_rows) append("int8 rows " + std::to_string(delta.byte_rows->index.size()));
   if (delta.gain_row) append("gain");
   if (delta.magnitude) append("DoRA");
   if (delta.bias) append("bias");
@@ -80,6 +81,10 @@ uint64_t StoredBytes(const LinearDelta& delta) {
   }
   for (const LowRank& pair : delta.low_rank) bytes += pair.a.bytes.size() + pair.b.bytes.size();
   if (delta.rows) bytes += delta.rows->index.size() * sizeof(int32_t) + delta.rows->values.bytes.size();
+  if (delta.byte_rows) {
+    const ByteRows& rows = *delta.byte_rows;
+    bytes += rows.index.size() * sizeof(int32_t) + rows.values.bytes.size() + rows.step.bytes.size();
+  }
   return bytes;
 }
 

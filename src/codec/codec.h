@@ -2,8 +2,9 @@
 // tensor); output: a LinearDelta per weight, a delta directory, or back a full checkpoint. Called by the commands,
 // offline.
 //
-// codec.h is what all codes share. The codes: sign.h (one bit a weight and scales), exact.h (absent, rows, raw). To add
-// one: a function WeightPair -> EncodedWeight beside them, its decoding in decode.cc, its choice in compressor.cc.
+// codec.h is what all codes share. The codes: sign.h (one bit a weight and scales), low_rank.h, byte_rows.h, exact.h
+// (absent, rows, raw); code.h names them all. To add one: a function WeightPair -> EncodedWeight beside them, its
+// decoding in decode.cc and residual.cc, its name and call in code.cc.
 #ifndef DELTAFOLD_CODEC_CODEC_H_
 #define DELTAFOLD_CODEC_CODEC_H_
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/json.h"
-#include "codec/exact.h"
 #include "codec/model_card.h"
 #include "codec/side_files.h"
+#include "codec/survey.h"
 #include "format/delta_dir.h"
 
 namespace df {
@@ -68,30 +68,112 @@ Result<std::vector<WeightTask>> ListTasks(const Checkpoint& base, const BoundChe
   return tasks;
 }
 
-Result<EncodedWeight> EncodeVocabulary(ThreadPool& pool, const WeightPair& pair, ScaleKind scale,
-                                       VocabularyOptions options) {
-  switch (options.code) {
-    case VocabularyCode::kAuto: return EncodeExact(pool, pair, ExactCode::kSmallest);
-    case VocabularyCode::kRaw: return EncodeExact(pool, pair, ExactCode::kRaw);
-    case VocabularyCode::kRows: return EncodeExact(pool, pair, ExactCode::kRows);
-    case VocabularyCode::kSign: break;
+const std::optional<Code>& GivenCode(SlotKind kind, const CompressOptions& options) {
+  static const std::optional<Code> kVector = Code{.kind = CodeKind::kRaw};
+  switch (kind) {
+    case SlotKind::kMatrix: return options.matrices;
+    case SlotKind::kEmbedding: return options.embeddings;
+    case SlotKind::kHead: return options.head;
+    case SlotKind::kVector: break;
   }
-  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeSign(pool, pair, {.scale = scale, .n_planes = options.n_planes}));
-  DF_RETURN_IF_ERROR(AddNewRows(pair, encoded));
+  return kVector;
+}
+
+Status CheckCode(const WeightTask& task, const std::optional<Code>& code) {
+  if (task.slot.kind != SlotKind::kEmbedding || !code || !HasLowRank(*code)) return Status::Ok();
+  return Unsupported("tensor " + task.slot.name + " cannot be coded by " + CodeText(*code) +
+                     ": looking up an embedding applies no low rank");
+}
+
+Result<EncodedWeight> EncodeTask(ThreadPool& pool, const WeightTask& task, const Code& code) {
+  const WeightPair pair = task.pair();
+  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, Encode(pool, pair, code));
+  if (encoded.delta.IsBase() && task.must_be_stored) encoded.delta.raw = pair.fine_tune;
   return encoded;
 }
 
-Result<EncodedWeight> Encode(ThreadPool& pool, const WeightTask& task, const CompressOptions& options) {
-  const WeightPair pair = task.pair();
-  switch (task.slot.kind) {
-    case SlotKind::kMatrix: return EncodeSign(pool, pair, options.sign);
-    case SlotKind::kVector: return EncodeExact(pool, pair, ExactCode::kRaw);
-    case SlotKind::kEmbedding: return EncodeVocabulary(pool, pair, options.sign.scale, options.embeddings);
-    case SlotKind::kHead: break;
+// The stream of tensors: reports progress before each, gives its pages back after.
+class Pass {
+ public:
+  Pass(const std::vector<WeightTask>& tasks, const CompressOptions& options, size_t n_passes)
+      : tasks_(tasks), options_(options) {
+    progress_.n_tensors = n_passes * tasks.size();
+    for (const WeightTask& task : tasks) progress_.n_bytes += n_passes * task.fine_tune->view.bytes.size();
   }
-  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeVocabulary(pool, pair, options.sign.scale, options.head));
-  if (encoded.delta.IsBase() && task.must_be_stored) encoded.delta.raw = pair.fine_tune;
-  return encoded;
+
+  // Status body(task, its place).
+  template <typename Body>
+  Status ForEachTask(const Body& body) {
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const WeightTask& task = tasks_[i];
+      if (options_.on_progress && !options_.on_progress(progress_)) {
+        return Cancelled("stopped before " + task.slot.name);
+      }
+      DF_RETURN_IF_ERROR(body(task, i));
+      task.base->file->DropPages(task.base->view.bytes);
+      task.fine_tune->file->DropPages(task.fine_tune->view.bytes);
+      ++progress_.done_tensors;
+      progress_.done_bytes += task.fine_tune->view.bytes.size();
+    }
+    return Status::Ok();
+  }
+
+ private:
+  const std::vector<WeightTask>& tasks_;
+  const CompressOptions& options_;
+  CompressOptions::Progress progress_;
+};
+
+// The code of each weight, and what it was chosen from.
+struct Plan {
+  std::vector<Code> codes;
+  std::vector<std::vector<Candidate>> candidates;
+};
+
+Result<std::vector<size_t>> Choose(const std::vector<WeightTask>& tasks,
+                                   const std::vector<std::vector<Candidate>>& candidates,
+                                   const CompressOptions& options) {
+  uint64_t n_weights = 0, full_bytes = 0;
+  std::vector<std::string> names;
+  std::vector<std::vector<Candidate>> open = candidates;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    names.push_back(tasks[i].slot.name);
+    n_weights += tasks[i].fine_tune->view.elements();
+    full_bytes += tasks[i].fine_tune->view.bytes.size();
+    // A given code stands whatever its error.
+    if (GivenCode(tasks[i].slot.kind, options)) open[i].front().error = 0;
+  }
+  if (options.max_error) return ChooseByError(open, names, *options.max_error);
+  return ChooseByBytes(open, options.budget.Bytes(n_weights, full_bytes));
+}
+
+bool IsChosen(const WeightTask& task, const CompressOptions& options) {
+  return !GivenCode(task.slot.kind, options).has_value();
+}
+
+Result<Plan> MakePlan(ThreadPool& pool, const std::vector<WeightTask>& tasks, const CompressOptions& options,
+                      Pass& pass) {
+  Plan plan;
+  plan.candidates.resize(tasks.size());
+  if (std::ranges::none_of(tasks, [&](const WeightTask& task) { return IsChosen(task, options); })) {
+    for (const WeightTask& task : tasks) plan.codes.push_back(*GivenCode(task.slot.kind, options));
+    return plan;
+  }
+  DF_RETURN_IF_ERROR(pass.ForEachTask([&](const WeightTask& task, size_t i) -> Status {
+    const std::optional<Code>& given = GivenCode(task.slot.kind, options);
+    const auto kind = task.slot.kind == SlotKind::kMatrix ? SurveyKind::kMatrix : SurveyKind::kVocabulary;
+    DF_ASSIGN_OR_RETURN(plan.candidates[i],
+                        given ? SurveyFixed(pool, task.pair(), *given) : SurveyWeight(pool, task.pair(), kind));
+    Candidate& first = plan.candidates[i].front();
+    if (first.bytes == 0 && task.must_be_stored) first.bytes = task.fine_tune->view.bytes.size();
+    return Status::Ok();
+  }));
+  DF_ASSIGN_OR_RETURN(const std::vector<size_t> chosen, Choose(tasks, plan.candidates, options));
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    plan.codes.push_back(plan.candidates[i][chosen[i]].code);
+    if (!IsChosen(tasks[i], options)) plan.candidates[i].clear();
+  }
+  return plan;
 }
 
 Status Store(const WeightTask& task, const LinearDelta& delta, DeltaWriter& writer) {
@@ -128,21 +210,14 @@ void Summarize(CompressReport& report) {
   report.mean_cosine = cosine / n_coded;
 }
 
-Status EncodeAll(ThreadPool& pool, const std::vector<WeightTask>& tasks, const CompressOptions& options,
-                 DeltaWriter& writer, CompressReport& report) {
-  CompressOptions::Progress progress{.n_tensors = tasks.size()};
-  for (const WeightTask& task : tasks) progress.n_bytes += task.fine_tune->view.bytes.size();
-  for (const WeightTask& task : tasks) {
-    if (options.on_progress && !options.on_progress(progress)) return Cancelled("stopped before " + task.slot.name);
-    DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, Encode(pool, task, options));
+Status EncodeAll(ThreadPool& pool, Pass& pass, Plan plan, DeltaWriter& writer, CompressReport& report) {
+  return pass.ForEachTask([&](const WeightTask& task, size_t i) -> Status {
+    DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, EncodeTask(pool, task, plan.codes[i]));
     DF_RETURN_IF_ERROR(Store(task, encoded.delta, writer));
     report.weights.push_back(Describe(task, encoded));
-    task.base->file->DropPages(task.base->view.bytes);
-    task.fine_tune->file->DropPages(task.fine_tune->view.bytes);
-    ++progress.done_tensors;
-    progress.done_bytes += task.fine_tune->view.bytes.size();
-  }
-  return Status::Ok();
+    report.weights.back().candidates = std::move(plan.candidates[i]);
+    return Status::Ok();
+  });
 }
 
 }  // namespace
@@ -153,6 +228,7 @@ Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const 
   Result<BoundCheckpoint> bound_base = Bind(base);
   if (!bound_base.ok()) return bound_base.status().Annotate("base");
   DF_ASSIGN_OR_RETURN(const std::vector<WeightTask> tasks, ListTasks(base, *bound_base, fine_tune));
+  for (const WeightTask& task : tasks) DF_RETURN_IF_ERROR(CheckCode(task, GivenCode(task.slot.kind, options)));
   CompressReport report;
   DF_ASSIGN_OR_RETURN(report.base_fingerprint, BaseFingerprint(base, *bound_base));
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<DeltaWriter> writer,
@@ -160,7 +236,10 @@ Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const 
                                                       .base_name = options.base_name,
                                                       .replace = options.replace,
                                                       .inputs = {base.directory(), fine_tune.directory()}}));
-  DF_RETURN_IF_ERROR(EncodeAll(pool, tasks, options, *writer, report));
+  const bool any_chosen = std::ranges::any_of(tasks, [&](const WeightTask& task) { return IsChosen(task, options); });
+  Pass pass(tasks, options, any_chosen ? 2 : 1);
+  DF_ASSIGN_OR_RETURN(Plan plan, MakePlan(pool, tasks, options, pass));
+  DF_RETURN_IF_ERROR(EncodeAll(pool, pass, std::move(plan), *writer, report));
   Summarize(report);
   DF_ASSIGN_OR_RETURN(report.files, CopyChangedFiles(base.directory(), fine_tune.directory(), *writer));
   DF_RETURN_IF_ERROR(writer->AddFile("README.md", ModelCard(report, options)));

@@ -3,30 +3,29 @@
 #define DELTAFOLD_CODEC_COMPRESSOR_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json_fwd.h"
 #include "base/thread_pool.h"
+#include "codec/choose.h"
+#include "codec/code.h"
 #include "codec/codec.h"
-#include "codec/sign.h"
 #include "format/checkpoint.h"
 #include "model/bind.h"
 
 namespace df {
 
-// How the vocabulary's weights (embedding, and head where there is one) are stored. The first three are exact.
-enum class VocabularyCode { kAuto, kRaw, kRows, kSign };  // kAuto: absent, rows or raw, whichever is smallest
-
-struct VocabularyOptions {
-  VocabularyCode code = VocabularyCode::kAuto;
-  size_t n_planes = 2;  // of kSign: one bit costs embeddings more than matrices (docs/formats/delta.md)
-};
-
 struct CompressOptions {
-  SignOptions sign = {};  // of the matrices of the layers
-  VocabularyOptions embeddings = {};
-  VocabularyOptions head = {};
+  // Of the layers' matrices, the embedding, and the head where there is one; nothing: chosen within the bound below.
+  std::optional<Code> matrices = Code{};
+  std::optional<Code> embeddings = Code{.kind = CodeKind::kExact};
+  std::optional<Code> head = Code{.kind = CodeKind::kExact};
+  // Of the chosen codes: the largest relative error of any, else the bytes of everything stored. 1.35 bits a weight are
+  // one plane everywhere and a third of a bit where it saves most.
+  std::optional<double> max_error = {};
+  Budget budget = {};
   std::string base_name = {};  // for people: the model card and base_model_name_or_path
   std::string model_name = {};
   bool replace = false;  // an existing directory
@@ -47,6 +46,7 @@ struct WeightReport {
   uint64_t bytes = 0;       // of the delta
   uint64_t full_bytes = 0;  // as the fine-tune stores it
   Quality quality;
+  std::vector<Candidate> candidates = {};  // that the code was chosen from; empty where it was given
 };
 
 struct CompressReport {
@@ -64,10 +64,12 @@ struct CompressReport {
 Json ToJson(const CompressReport& report, const CompressOptions& options);
 
 // Writes `directory`, which appears whole or not at all. Both checkpoints are read through their mappings and the pages
-// given back; anonymous memory stays below twice the largest tensor + 64 * d_in f64. The bytes written depend on the
-// inputs alone. The only errors are kFailedPrecondition (not a fine-tune of this base; the directory exists),
-// kUnsupported (a config difference that a delta cannot express), kCorrupt (NaN or infinity, naming the
-// tensor), kCorrupt (a checkpoint that does not fit its config, or changed while it was read), kIo and kCancelled.
+// given back; anonymous memory stays below three times the largest tensor + 64 * d_in f64. The bytes written depend on
+// the inputs alone, with low-rank codes also on the processor's instruction set (linalg/). Codes are chosen in a pass
+// of its own over all weights. The only errors are kFailedPrecondition (not a fine-tune of this base; the directory
+// exists; the bounds cannot be met), kUnsupported (a config difference that a delta cannot express, a code that cannot
+// hold a weight), kCorrupt (NaN or infinity, naming the tensor), kCorrupt (a checkpoint that does not fit its config,
+// or changed while it was read), kIo and kCancelled.
 Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
                                 const std::string& directory, const CompressOptions& options);
 

@@ -63,13 +63,26 @@ void RowDecoder::AddLowRanks(size_t row, std::span<float> sum) const {
   }
 }
 
+void RowDecoder::AddByteRow(size_t row, std::span<float> sum) const {
+  if (!delta_.byte_rows) return;
+  const std::vector<int32_t>& index = delta_.byte_rows->index;
+  const auto found = std::lower_bound(index.begin(), index.end(), static_cast<int32_t>(row));
+  if (found == index.end() || *found != static_cast<int32_t>(row)) return;
+  const auto place = static_cast<size_t>(found - index.begin());
+  const float step = FloatAt(delta_.byte_rows->step, place);
+  const auto* q = reinterpret_cast<const int8_t*>(delta_.byte_rows->values.bytes.data()) + place * sum.size();
+  for (size_t j = 0; j < sum.size(); ++j) sum[j] += step * static_cast<float>(q[j]);
+}
+
 void RowDecoder::Decode(size_t row, std::span<float> out) const {
-  std::vector<float> sum(delta_.planes.empty() && delta_.low_rank.empty() ? 0 : out.size());
+  const bool is_coded = !delta_.planes.empty() || !delta_.low_rank.empty() || delta_.byte_rows;
+  std::vector<float> sum(is_coded ? out.size() : 0);
   if (!ReadReplaced(row, out)) {
     const TensorView& start = delta_.raw ? *delta_.raw : base_;
     std::fill(out.begin(), out.end(), 0.0F);
     if (row < MatrixRows(start)) row_ops::ReadRow(start, row, out);
     AddPlanes(row, sum);
+    AddByteRow(row, sum);
   }
   AddLowRanks(row, sum);
   for (size_t j = 0; j < sum.size(); ++j) out[j] += sum[j];

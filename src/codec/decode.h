@@ -19,14 +19,15 @@ class RowDecoder {
 
   size_t d_out() const { return delta_.d_out; }
   size_t d_in() const { return delta_.d_in; }
-  // out [d_in] = row `row` of W, each entry (base + ((d_1 + d_2) + ...)) in f32, d the planes' and low ranks' parts in
-  // order. Rows listed in `rows` are those values and low ranks; rows the base lacks start from 0. With `magnitude` the
-  // row is then scaled to that length.
+  // out [d_in] = row `row` of W, each entry (base + ((d_1 + d_2) + ...)) in f32, d the parts of planes, byte rows and
+  // low ranks in order. Rows listed in `rows` are those values and low ranks; rows the base lacks start from 0. With
+  // `magnitude` the row is then scaled to that length.
   void Decode(size_t row, std::span<float> out) const;
 
  private:
   void AddPlanes(size_t row, std::span<float> sum) const;
   void AddLowRanks(size_t row, std::span<float> sum) const;
+  void AddByteRow(size_t row, std::span<float> sum) const;
   bool ReadReplaced(size_t row, std::span<float> out) const;
 
   const TensorView& base_;

@@ -44,17 +44,22 @@ void SetRows(const WeightPair& pair, std::vector<int32_t> index, EncodedWeight& 
 
 }  // namespace
 
-Result<EncodedWeight> EncodeExact(ThreadPool& pool, const WeightPair& pair, ExactCode code) {
-  const size_t d_out = MatrixRows(pair.fine_tune);
-  const size_t d_in = MatrixCols(pair.fine_tune);
+Result<std::vector<int32_t>> ChangedRows(ThreadPool& pool, const WeightPair& pair) {
   const size_t n_base = MatrixRows(pair.base);
-  DF_CHECK(MatrixCols(pair.base) == d_in);
+  DF_CHECK(MatrixCols(pair.base) == MatrixCols(pair.fine_tune));
   const Buffer<double> changes = RowChanges(pool, pair);
   std::vector<int32_t> changed;
-  for (size_t row = 0; row < d_out; ++row) {
+  for (size_t row = 0; row < changes.size(); ++row) {
     if (!std::isfinite(changes[row])) return FindNonFinite(pair);
     if (row >= n_base || changes[row] != 0) changed.push_back(static_cast<int32_t>(row));
   }
+  return changed;
+}
+
+Result<EncodedWeight> EncodeExact(ThreadPool& pool, const WeightPair& pair, ExactCode code) {
+  const size_t d_out = MatrixRows(pair.fine_tune);
+  const size_t d_in = MatrixCols(pair.fine_tune);
+  DF_ASSIGN_OR_RETURN(std::vector<int32_t> changed, ChangedRows(pool, pair));
   EncodedWeight encoded = UnchangedWeight(d_out, d_in);
   if (changed.empty()) return encoded;
   const size_t rows_bytes = changed.size() * (d_in * DTypeBytes(pair.fine_tune.dtype) + sizeof(int32_t));

@@ -7,6 +7,10 @@
 
 namespace df {
 
+// Rows of the fine-tune that differ from the base or that it lacks, increasing. The only error is that of
+// FindNonFinite.
+Result<std::vector<int32_t>> ChangedRows(ThreadPool& pool, const WeightPair& pair);
+
 enum class ExactCode { kSmallest, kRaw, kRows };
 
 // An empty delta when nothing changed. Otherwise the whole weight as the fine-tune stores it (kRaw: a view, no copy),

@@ -12,16 +12,18 @@ double Rounded(double value) { return std::round(value * 1e6) / 1e6; }
 
 std::string Decimal(double value) { return DumpJson(Json(std::round(value * 1e4) / 1e4)); }
 
+std::string ChoiceText(const std::optional<Code>& code) { return code ? CodeText(*code) : "auto"; }
+
+bool AnyChosen(const CompressOptions& options) { return !options.matrices || !options.embeddings || !options.head; }
+
+std::string BoundText(const CompressOptions& options) {
+  if (options.max_error) return "error " + DumpJson(Json(*options.max_error));
+  return BudgetText(options.budget);
+}
+
 std::string Recipe(const CompressOptions& options) {
-  std::string recipe = std::to_string(options.sign.n_planes) + " sign plane" + (options.sign.n_planes > 1 ? "s" : "") +
-                       ", " + std::string(ScaleName(options.sign.scale)) + " scale";
-  const auto append = [&](std::string_view what, const VocabularyOptions& vocabulary) {
-    recipe += "; " + std::string(what) + " " + std::string(VocabularyCodeName(vocabulary.code));
-    if (vocabulary.code == VocabularyCode::kSign) recipe += " in " + std::to_string(vocabulary.n_planes) + " planes";
-  };
-  append("embeddings", options.embeddings);
-  append("head", options.head);
-  return recipe;
+  return "matrices " + ChoiceText(options.matrices) + "; embeddings " + ChoiceText(options.embeddings) + "; head " +
+         ChoiceText(options.head) + (AnyChosen(options) ? "; auto within " + BoundText(options) : "");
 }
 
 Json TensorJson(const WeightReport& weight) {
@@ -32,43 +34,21 @@ Json TensorJson(const WeightReport& weight) {
                 {"full_bytes", weight.full_bytes}};
   entry["relative_frobenius"] = Rounded(weight.quality.relative_frobenius);
   entry["cosine"] = Rounded(weight.quality.cosine);
-  return entry;
-}
-
-Json VocabularyJson(const VocabularyOptions& options) {
-  Json entry = {{"code", VocabularyCodeName(options.code)}};
-  if (options.code == VocabularyCode::kSign) entry["planes"] = options.n_planes;
+  for (const Candidate& candidate : weight.candidates) {
+    entry["candidates"].push_back(
+        {{"code", CodeText(candidate.code)}, {"bytes", candidate.bytes}, {"error", Rounded(candidate.error)}});
+  }
   return entry;
 }
 
 }  // namespace
 
-std::string_view ScaleName(ScaleKind scale) {
-  switch (scale) {
-    case ScaleKind::kScalar: return "scalar";
-    case ScaleKind::kRow: return "row";
-    case ScaleKind::kRank1: return "rank1";
-  }
-  return "";
-}
-
-std::string_view VocabularyCodeName(VocabularyCode code) {
-  switch (code) {
-    case VocabularyCode::kAuto: return "auto";
-    case VocabularyCode::kRaw: return "raw";
-    case VocabularyCode::kRows: return "rows";
-    case VocabularyCode::kSign: return "sign";
-  }
-  return "";
-}
-
 Json ToJson(const CompressReport& report, const CompressOptions& options) {
   Json json;
-  json["codec"] = {{"code", "sign"},
-                   {"scale", ScaleName(options.sign.scale)},
-                   {"planes", options.sign.n_planes},
-                   {"embeddings", VocabularyJson(options.embeddings)},
-                   {"head", VocabularyJson(options.head)}};
+  json["codec"] = {{"code", ChoiceText(options.matrices)},
+                   {"embeddings", ChoiceText(options.embeddings)},
+                   {"head", ChoiceText(options.head)}};
+  if (AnyChosen(options)) json["codec"]["bound"] = BoundText(options);
   json["quality"] = {{"mean_relative_frobenius", Rounded(report.mean_relative_frobenius)},
                      {"mean_cosine", Rounded(report.mean_cosine)}};
   json["bytes"] = {{"delta", report.delta_bytes}, {"full", report.full_bytes}};

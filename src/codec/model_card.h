@@ -10,9 +10,6 @@ namespace df {
 
 std::string ModelCard(const CompressReport& report, const CompressOptions& options);
 
-std::string_view ScaleName(ScaleKind scale);               // "scalar", "row", "rank1"
-std::string_view VocabularyCodeName(VocabularyCode code);  // "auto", "raw", "rows", "sign"
-
 }  // namespace df
 
 #endif  // DELTAFOLD_CODEC_MODEL_CARD_H_

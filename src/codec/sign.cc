@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codec/residual.h"
 #include "codec/row_ops.h"
 
 namespace df {
@@ -29,44 +30,61 @@ OwnedScale AddScale(EncodedWeight& encoded, size_t size) {
   return {{reinterpret_cast<float*>(buffer.data()), size}, {DType::kF32, Shape{size}, {buffer.data(), buffer.size()}}};
 }
 
-std::span<const float> ScaleValues(const TensorView& view) {
-  return {reinterpret_cast<const float*>(view.bytes.data()), view.elements()};
-}
-
-// r_j -= D^_ij of one plane.
-void SubtractPlane(const SignPlane& plane, size_t row, std::span<float> r) {
-  const uint8_t* bits = plane.bits.data() + row * SignRowBytes(r.size());
-  const float scale = plane.row_scale ? ScaleValues(*plane.row_scale)[row] : plane.scale;
-  if (plane.col_scale) {
-    row_ops::SubtractSigns(bits, scale, ScaleValues(*plane.col_scale), r);
-  } else {
-    row_ops::SubtractSigns(bits, scale, r);
-  }
-}
-
-void SubtractPlanes(const SignEncoder& encoder, size_t row, std::span<float> r) {
-  for (const SignPlane& plane : encoder.encoded.delta.planes) SubtractPlane(plane, row, r);
-}
-
 // Row `row` of R = D - D^, in the thread's own memory.
 std::span<const float> ResidualRow(SignEncoder& encoder, size_t row, size_t thread) {
   const std::span<float> r = encoder.row_of_thread.view().RowSpan(thread);
   row_ops::Difference(encoder.pair, row, r);
-  SubtractPlanes(encoder, row, r);
+  SubtractPlanes(encoder.encoded.delta.planes, row, r);
   return r;
 }
 
-// Writes the signs of R and gives sum_j |R_ij|, [n_rows].
-Buffer<double> WriteSigns(SignEncoder& encoder, uint8_t* bits) {
-  Buffer<double> row_sums(encoder.n_rows);
-  encoder.pool.ParallelFor(encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
-    for (size_t row = begin; row < end; ++row) {
-      const std::span<const float> r = ResidualRow(encoder, row, thread);
-      row_ops::PackSigns(r, bits + row * SignRowBytes(encoder.d_in));
-      row_sums[row] = row_ops::AbsSum(r);
+// Rows are visited, and summed, in at most this many parts of fixed borders, whatever the number of threads: the sums
+// are the same.
+constexpr size_t kMaxParts = 64;
+
+size_t NumberOfParts(const SignEncoder& encoder) { return std::min(kMaxParts, encoder.n_rows); }
+
+// visit(row, row of R, part) for all rows; the rows of one part one after another, on one thread.
+template <typename Visit>
+void ForEachResidualRow(SignEncoder& encoder, const Visit& visit) {
+  const size_t n_parts = NumberOfParts(encoder);
+  const size_t part_rows = (encoder.n_rows + n_parts - 1) / std::max<size_t>(n_parts, 1);
+  encoder.pool.ParallelFor(n_parts, RowGrain(part_rows * encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
+    for (size_t part = begin; part < end; ++part) {
+      const size_t last = encoder.n_rows * (part + 1) / n_parts;
+      for (size_t row = encoder.n_rows * part / n_parts; row < last; ++row) {
+        visit(row, ResidualRow(encoder, row, thread), part);
+      }
     }
   });
-  return row_sums;
+}
+
+void SumParts(const Mat<double>& part_sums, std::span<double> sum) {
+  std::ranges::fill(sum, 0.0);
+  for (size_t part = 0; part < part_sums.rows(); ++part) {
+    for (size_t j = 0; j < sum.size(); ++j) sum[j] += part_sums.Row(part)[j];
+  }
+}
+
+// What one look at all of R gives.
+struct FirstLook {
+  Buffer<double> row_sums;  // [n_rows] sum_j |R_ij|
+  Buffer<double> columns;   // [d_in] of kRank1: |R|^T row_sums; of kColumn: sum_i |R_ij|; else empty
+};
+
+// Writes the signs of R besides.
+FirstLook WriteSigns(SignEncoder& encoder, ScaleKind kind, uint8_t* bits) {
+  const bool with_columns = kind == ScaleKind::kRank1 || kind == ScaleKind::kColumn;
+  FirstLook look{Buffer<double>(encoder.n_rows), Buffer<double>(with_columns ? encoder.d_in : 0)};
+  Mat<double> part_sums(with_columns ? NumberOfParts(encoder) : 0, encoder.d_in);
+  ForEachResidualRow(encoder, [&](size_t row, std::span<const float> r, size_t part) {
+    row_ops::PackSigns(r, bits + row * SignRowBytes(encoder.d_in));
+    look.row_sums[row] = row_ops::AbsSum(r);
+    const double weight = kind == ScaleKind::kRank1 ? look.row_sums[row] : 1.0;
+    if (with_columns) row_ops::AbsAxpy(weight, r, part_sums.view().RowSpan(part));
+  });
+  SumParts(part_sums, look.columns.span());
+  return look;
 }
 
 double Sum(std::span<const double> values) {
@@ -75,28 +93,14 @@ double Sum(std::span<const double> values) {
   return sum;
 }
 
-// Rows are summed in at most this many parts of fixed borders, whatever the number of threads: the sums are the same.
-constexpr size_t kMaxParts = 64;
-
 // One step of alternating least squares: u = |R| v and sum = |R|^T u. u [n_rows], v and sum [d_in].
 void PowerStep(SignEncoder& encoder, std::span<const double> v, std::span<double> u, std::span<double> sum) {
-  const size_t n_parts = std::min(kMaxParts, encoder.n_rows);
-  Mat<double> part_sums(n_parts, encoder.d_in);
-  const size_t part_rows = (encoder.n_rows + n_parts - 1) / n_parts;
-  encoder.pool.ParallelFor(n_parts, RowGrain(part_rows * encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
-    for (size_t part = begin; part < end; ++part) {
-      const size_t last = encoder.n_rows * (part + 1) / n_parts;
-      for (size_t row = encoder.n_rows * part / n_parts; row < last; ++row) {
-        const std::span<const float> r = ResidualRow(encoder, row, thread);
-        u[row] = row_ops::AbsDot(r, v);
-        row_ops::AbsAxpy(u[row], r, part_sums.view().RowSpan(part));
-      }
-    }
+  Mat<double> part_sums(NumberOfParts(encoder), encoder.d_in);
+  ForEachResidualRow(encoder, [&](size_t row, std::span<const float> r, size_t part) {
+    u[row] = row_ops::AbsDot(r, v);
+    row_ops::AbsAxpy(u[row], r, part_sums.view().RowSpan(part));
   });
-  std::fill(sum.begin(), sum.end(), 0.0);
-  for (size_t part = 0; part < n_parts; ++part) {
-    for (size_t j = 0; j < sum.size(); ++j) sum[j] += part_sums.Row(part)[j];
-  }
+  SumParts(part_sums, sum);
 }
 
 struct SingularPair {
@@ -104,16 +108,19 @@ struct SingularPair {
   Buffer<double> v;  // [d_in] of length 1
 };
 
-// The top singular pair of |R| by power iteration from a constant v, for which u is the row means up to a factor. A
-// step shrinks the error by (sigma_2 / sigma_1)^2, mostly 100 times and more since no entry is negative.
-SingularPair TopSingularPair(SignEncoder& encoder) {
+// The top singular pair of |R| by power iteration from a constant v, for which u is the row means up to a factor and
+// the first step is `look`. A step shrinks the error by (sigma_2 / sigma_1)^2, mostly 100 times and more since no entry
+// is negative.
+SingularPair TopSingularPair(SignEncoder& encoder, const FirstLook& look) {
   constexpr int kMaxSteps = 50;
   constexpr double kSmallestChange = 1e-7;  // of a unit vector: the scales are stored with 2^-24 = 6e-8
   SingularPair pair{Buffer<double>(encoder.n_rows), Buffer<double>(encoder.d_in)};
-  std::ranges::fill(pair.v.span(), 1.0 / std::sqrt(static_cast<double>(encoder.d_in)));
-  Buffer<double> next(encoder.d_in);
+  const double constant = 1.0 / std::sqrt(static_cast<double>(encoder.d_in));
+  std::ranges::fill(pair.v.span(), constant);
+  for (size_t i = 0; i < encoder.n_rows; ++i) pair.u[i] = look.row_sums[i] * constant;
+  Buffer<double> next(encoder.d_in);  // |R|^T u up to a factor, then of length 1
+  std::ranges::copy(look.columns.span(), next.data());
   for (int step = 1;; ++step) {
-    PowerStep(encoder, pair.v.span(), pair.u.span(), next.span());
     const double length = std::sqrt(row_ops::SumOfSquares(next.span()));
     if (length == 0) return pair;  // R = 0
     double change = 0;
@@ -124,12 +131,13 @@ SingularPair TopSingularPair(SignEncoder& encoder) {
     // u is the best one for v, not for `next`: the pair is returned as it stands.
     if (step == kMaxSteps || change <= kSmallestChange * kSmallestChange) return pair;
     std::swap(pair.v, next);
+    PowerStep(encoder, pair.v.span(), pair.u.span(), next.span());
   }
 }
 
 // The pair that minimises | |R| - u v^T | with |u| = |v|.
-void SetRank1Scale(SignEncoder& encoder, SignPlane& plane) {
-  const SingularPair pair = TopSingularPair(encoder);
+void SetRank1Scale(SignEncoder& encoder, const FirstLook& look, SignPlane& plane) {
+  const SingularPair pair = TopSingularPair(encoder, look);
   const double balance = std::sqrt(std::sqrt(row_ops::SumOfSquares(pair.u.span())));  // sqrt(sigma_1)
   const OwnedScale row = AddScale(encoder.encoded, MatrixRows(encoder.pair.fine_tune));
   const OwnedScale col = AddScale(encoder.encoded, encoder.d_in);
@@ -149,32 +157,23 @@ void SetRowScale(SignEncoder& encoder, std::span<const double> row_sums, SignPla
   plane.row_scale = row.view;
 }
 
-void SetScale(SignEncoder& encoder, ScaleKind kind, std::span<const double> row_sums, SignPlane& plane) {
-  switch (kind) {
-    case ScaleKind::kScalar:
-      plane.scale = static_cast<float>(Sum(row_sums) / static_cast<double>(encoder.n_rows * encoder.d_in));
-      return;
-    case ScaleKind::kRow: return SetRowScale(encoder, row_sums, plane);
-    case ScaleKind::kRank1: return SetRank1Scale(encoder, plane);
+void SetColumnScale(SignEncoder& encoder, std::span<const double> column_sums, SignPlane& plane) {
+  const OwnedScale col = AddScale(encoder.encoded, encoder.d_in);
+  for (size_t j = 0; j < encoder.d_in; ++j) {
+    col.values[j] = static_cast<float>(column_sums[j] / static_cast<double>(encoder.n_rows));
   }
+  plane.col_scale = col.view;
 }
 
-Quality MeasureQuality(SignEncoder& encoder) {
-  Buffer<ErrorSums> rows(encoder.n_rows);
-  Mat<float> differences(encoder.pool.n_threads(), encoder.d_in);
-  encoder.pool.ParallelFor(encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t thread) {
-    const std::span<float> d = differences.view().RowSpan(thread);
-    const std::span<float> r = encoder.row_of_thread.view().RowSpan(thread);
-    for (size_t row = begin; row < end; ++row) {
-      row_ops::Difference(encoder.pair, row, d);
-      std::ranges::copy(d, r.begin());
-      SubtractPlanes(encoder, row, r);
-      rows[row] = row_ops::SumErrors(d, r);
-    }
-  });
-  ErrorSums sums;
-  for (const ErrorSums& row : rows.span()) sums.Add(row);
-  return sums.ToQuality();
+void SetScale(SignEncoder& encoder, ScaleKind kind, const FirstLook& look, SignPlane& plane) {
+  switch (kind) {
+    case ScaleKind::kScalar:
+      plane.scale = static_cast<float>(Sum(look.row_sums.span()) / static_cast<double>(encoder.n_rows * encoder.d_in));
+      return;
+    case ScaleKind::kRow: return SetRowScale(encoder, look.row_sums.span(), plane);
+    case ScaleKind::kColumn: return SetColumnScale(encoder, look.columns.span(), plane);
+    case ScaleKind::kRank1: return SetRank1Scale(encoder, look, plane);
+  }
 }
 
 }  // namespace
@@ -194,14 +193,14 @@ Result<EncodedWeight> EncodeSign(ThreadPool& pool, const WeightPair& pair, SignO
   for (size_t p = 0; p < options.n_planes; ++p) {
     SignPlane plane;
     plane.bits = {bits + p * plane_bytes, plane_bytes};
-    const Buffer<double> row_sums = WriteSigns(encoder, bits + p * plane_bytes);
-    const double sum = Sum(row_sums.span());
+    const FirstLook look = WriteSigns(encoder, options.scale, bits + p * plane_bytes);
+    const double sum = Sum(look.row_sums.span());
     if (!std::isfinite(sum)) return FindNonFinite(pair);  // f64 sums of finite f32 do not overflow
     if (p == 0 && sum == 0) return UnchangedWeight(d_out, d_in);
-    SetScale(encoder, options.scale, row_sums.span(), plane);
+    SetScale(encoder, options.scale, look, plane);
     encoder.encoded.delta.planes.push_back(std::move(plane));
   }
-  encoder.encoded.quality = MeasureQuality(encoder);
+  encoder.encoded.quality = MeasureQuality(pool, pair, encoder.encoded.delta);
   return std::move(encoder.encoded);
 }
 

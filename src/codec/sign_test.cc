@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -190,7 +191,7 @@ std::vector<uint8_t> AllBytes(const EncodedWeight& encoded) {
 TEST(Sign, GivesTheSameBytesWithAnyNumberOfThreads) {
   for (const auto& [rows, cols] : {std::pair<size_t, size_t>{1, 1}, {3, 5}, {67, 129}, {300, 1025}}) {
     const MadePair made(rows, cols, rows);
-    for (const ScaleKind kind : {ScaleKind::kScalar, ScaleKind::kRow, ScaleKind::kRank1}) {
+    for (const ScaleKind kind : {ScaleKind::kScalar, ScaleKind::kRow, ScaleKind::kColumn, ScaleKind::kRank1}) {
       ThreadPool one(1), two(2), three(3);
       const EncodedWeight a = testing::ValueOrDie(EncodeSign(one, made.pair(), {.scale = kind, .n_planes = 3}));
       const EncodedWeight b = testing::ValueOrDie(EncodeSign(two, made.pair(), {.scale = kind, .n_planes = 3}));
@@ -205,7 +206,7 @@ TEST(Sign, GivesTheSameBytesWithAnyNumberOfThreads) {
 TEST(Sign, GivesTheSameBytesOnEveryVectorTarget) {
   const MadePair made(67, 1029, 3);
   ThreadPool pool(2);
-  for (const ScaleKind kind : {ScaleKind::kScalar, ScaleKind::kRow, ScaleKind::kRank1}) {
+  for (const ScaleKind kind : {ScaleKind::kScalar, ScaleKind::kRow, ScaleKind::kColumn, ScaleKind::kRank1}) {
     std::vector<EncodedWeight> encoded;
     for (const std::string& target : kernels::AvailableTargets()) {
       ASSERT_TRUE(kernels::SetTarget(target).ok());
@@ -217,7 +218,7 @@ TEST(Sign, GivesTheSameBytesOnEveryVectorTarget) {
   ASSERT_TRUE(kernels::SetTarget("auto").ok());
 }
 
-TEST(Sign, Rank1IsNeverWorseThanRowNorRowThanScalar) {
+TEST(Sign, Rank1IsNeverWorseThanRowOrColumnNorThoseThanScalar) {
   ThreadPool pool(2);
   for (uint64_t seed = 0; seed < 30; ++seed) {
     const MadePair made(1 + seed % 9, 1 + seed * 7 % 31, seed);
@@ -227,8 +228,45 @@ TEST(Sign, Rank1IsNeverWorseThanRowNorRowThanScalar) {
     };
     // Scales are rounded to f32, which may cost 2^-24 of an error near zero.
     EXPECT_LE(error(ScaleKind::kRow), error(ScaleKind::kScalar) + 1e-7);
+    EXPECT_LE(error(ScaleKind::kColumn), error(ScaleKind::kScalar) + 1e-7);
     EXPECT_LE(error(ScaleKind::kRank1), error(ScaleKind::kRow) + 1e-7);
+    EXPECT_LE(error(ScaleKind::kRank1), error(ScaleKind::kColumn) + 1e-7);
   }
+}
+
+TEST(Sign, ColumnScalesAreTheMeansOfTheColumns) {
+  ThreadPool pool(3);
+  const MadePair made(67, 29, 9);
+  const EncodedWeight encoded = testing::ValueOrDie(EncodeSign(pool, made.pair(), {.scale = ScaleKind::kColumn}));
+  const std::vector<float> scale = Floats(*encoded.delta.planes[0].col_scale);
+  EXPECT_FALSE(encoded.delta.planes[0].row_scale);
+  for (size_t j = 0; j < made.d_in; ++j) {
+    double sum = 0;
+    for (size_t i = 0; i < made.d_out; ++i) {
+      sum += std::fabs(double{made.fine_tune[i * made.d_in + j]} - double{made.base[i * made.d_in + j]});
+    }
+    EXPECT_NEAR(double{scale[j]}, sum / 67, 1e-6 * sum / 67) << j;
+  }
+}
+
+// E (x - a sign x)^2 = E x^2 - (E |x|)^2 for a = E |x|: half the energy of a Laplace distribution, 1 - 2 / pi of a
+// Gaussian one. Of 160 000 draws the mean strays by 0.4 %.
+TEST(Sign, LosesWhatTheDistributionOfTheDifferenceSays) {
+  ThreadPool pool(2);
+  MadePair made(400, 400, 1);
+  const auto energy_error = [&](const auto& draw) {
+    for (size_t i = 0; i < made.base.size(); ++i) {
+      made.base[i] = 0;
+      made.fine_tune[i] = static_cast<float>(draw(1 - RandomUnit(77, 2 * i), RandomUnit(77, 2 * i + 1)));
+    }
+    const auto encoded = testing::ValueOrDie(EncodeSign(pool, made.pair(), {.scale = ScaleKind::kScalar}));
+    return encoded.quality.relative_frobenius * encoded.quality.relative_frobenius;
+  };
+  const double laplace = energy_error([](double u, double v) { return v < 0.5 ? std::log(u) : -std::log(u); });
+  const double gaussian =
+      energy_error([](double u, double v) { return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v); });
+  EXPECT_NEAR(laplace, 0.5, 0.02);
+  EXPECT_NEAR(gaussian, 0.363, 0.01);
 }
 
 TEST(Sign, EveryPlaneShrinksTheError) {

@@ -104,9 +104,9 @@ class Usage(unittest.TestCase):
         self.assertIn("compress", done.stderr)
 
     def test_an_unknown_flag_exits_2_and_suggests_the_nearest(self):
-        done = deltafold("compress", "--scalee", "row")
+        done = deltafold("compress", "--codee", "row")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("did you mean --scale", done.stderr)
+        self.assertIn("did you mean --code", done.stderr)
 
     def test_a_wrong_vector_target_is_reported_by_name(self):
         done = subprocess.run([BINARY, "version"], capture_output=True, text=True, timeout=RUN_S,
@@ -116,14 +116,39 @@ class Usage(unittest.TestCase):
 
 
     def test_a_wrong_choice_is_answered_with_the_choices(self):
-        done = deltafold("compress", "base", "model", "out", "--scale", "column")
+        done = deltafold("serve", "base", "--kv-dtype", "int3")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn('--scale: must be one of rank1, row, scalar; got "column"', done.stderr)
+        self.assertIn("--kv-dtype: must be one of", done.stderr)
+        self.assertIn('got "int3"', done.stderr)
 
     def test_a_choice_may_be_written_in_capitals(self):
-        done = deltafold("compress", "no-base", "no-model", "out", "--scale", "RANK1")
+        done = deltafold("serve", "no-base", "--kv-dtype", "F32")
         self.assertEqual(done.returncode, 1)
         self.assertIn("no-base", done.stderr)
+
+    def test_a_wrong_code_is_answered_with_the_codes(self):
+        for option in ("--code", "--embeddings", "--head"):
+            for code in ("sign", "planes1", "planes9", "lowrank:0", "lowrank:999", "rows+lowrank:4", "rank1+lowrank", ""):
+                if code == "" and option != "--code":
+                    continue
+                done = deltafold("compress", "base", "model", "out", option, code or "+")
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(option + ": no code", done.stderr)
+                self.assertIn("planes2", done.stderr)
+
+    def test_bounds_of_auto_are_read_strictly(self):
+        for amount in ("0", "-1M", "12", "x", "1e9", "5%%", "nan", "bpw"):
+            done = deltafold("compress", "no-base", "model", "out", "--bytes", amount)
+            self.assertEqual(done.returncode, 1 if amount == "12" else 2, amount)
+        for error in ("-0.1", "1.5", "nan", "x", ""):
+            if error:
+                done = deltafold("compress", "base", "model", "out", "--max-error", error)
+                self.assertEqual(done.returncode, 2, error)
+        done = deltafold("compress", "base", "model", "out", "--bytes", "1M", "--max-error", "0.1")
+        self.assertIn("exclude each other", done.stderr)
+        done = deltafold("compress", "base", "model", "out", "--bytes", "1M", "--code", "row", "--head", "raw",
+                         "--embeddings", "raw")
+        self.assertIn("need --code auto", done.stderr)
 
     def test_a_port_beyond_the_last_is_refused_with_the_last(self):
         done = deltafold("serve", "--model", "no-model", "--port", "65536")

@@ -33,7 +33,7 @@ def compress_family(binary, out):
     for name in FINETUNES:
         deltas[name] = out / name
         command = [binary, "compress", "--base", FAMILY / BASE, "--finetune", finetune_directory(name), "--out", deltas[name],
-                   "--scale", "rank1"]
+                   "--code", "rank1"]
         subprocess.run([str(part) for part in command], check=True, capture_output=True)
     return deltas
 

@@ -1,0 +1,123 @@
+#include "codec/code.h"
+
+#include <array>
+#include <charconv>
+#include <optional>
+
+#include "codec/byte_rows.h"
+#include "codec/exact.h"
+#include "codec/low_rank.h"
+#include "codec/residual.h"
+
+namespace df {
+namespace {
+
+constexpr std::string_view kPlanes = "planes";
+constexpr std::string_view kLowRankPrefix = "lowrank:";
+
+struct NamedCode {
+  std::string_view name;
+  Code code;
+};
+constexpr std::array<NamedCode, 9> kNamed = {{{"scalar", {.sign = {.scale = ScaleKind::kScalar}}},
+                                              {"row", {.sign = {.scale = ScaleKind::kRow}}},
+                                              {"column", {.sign = {.scale = ScaleKind::kColumn}}},
+                                              {"rank1", {.sign = {.scale = ScaleKind::kRank1}}},
+                                              {"lowrank", {.kind = CodeKind::kLowRank}},
+                                              {"int8", {.kind = CodeKind::kByteRows}},
+                                              {"rows", {.kind = CodeKind::kRows}},
+                                              {"raw", {.kind = CodeKind::kRaw}},
+                                              {"exact", {.kind = CodeKind::kExact}}}};
+
+std::optional<size_t> ParseNumber(std::string_view text, size_t min, size_t max) {
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.starts_with('0')) return std::nullopt;
+  return value >= min && value <= max ? std::optional(value) : std::nullopt;
+}
+
+std::optional<Code> ParsePart(std::string_view text) {
+  for (const NamedCode& named : kNamed) {
+    if (named.name == text) return named.code;
+  }
+  if (text.starts_with(kPlanes)) {
+    const auto n_planes = ParseNumber(text.substr(kPlanes.size()), 2, kMaxPlanes);
+    if (n_planes) return Code{.sign = {.n_planes = *n_planes}};
+  }
+  if (text.starts_with(kLowRankPrefix)) {
+    const auto rank = ParseNumber(text.substr(kLowRankPrefix.size()), 1, kMaxCodedRank);
+    if (rank) return Code{.kind = CodeKind::kLowRank, .rank = *rank};
+  }
+  return std::nullopt;
+}
+
+std::optional<Code> Parse(std::string_view text) {
+  const size_t plus = text.find('+');
+  if (plus == std::string_view::npos) return ParsePart(text);
+  std::optional<Code> signs = ParsePart(text.substr(0, plus));
+  const std::optional<Code> rest = ParsePart(text.substr(plus + 1));
+  if (!signs || signs->kind != CodeKind::kSign || !rest || rest->kind != CodeKind::kLowRank || rest->rank == 0) {
+    return std::nullopt;
+  }
+  signs->rank = rest->rank;
+  return signs;
+}
+
+std::string SignText(const SignOptions& sign) {
+  if (sign.n_planes > 1) return std::string(kPlanes) + std::to_string(sign.n_planes);
+  for (const NamedCode& named : kNamed) {
+    if (named.code.kind == CodeKind::kSign && named.code.sign.scale == sign.scale) return std::string(named.name);
+  }
+  return "";
+}
+
+bool HasNewRows(const WeightPair& pair) { return MatrixRows(pair.fine_tune) > MatrixRows(pair.base); }
+
+Result<EncodedWeight> EncodeSigns(ThreadPool& pool, const WeightPair& pair, const Code& code) {
+  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeSign(pool, pair, code.sign));
+  if (HasNewRows(pair)) {
+    DF_RETURN_IF_ERROR(AddNewRows(pair, encoded));
+    encoded.quality = MeasureQuality(pool, pair, encoded.delta);
+  }
+  if (code.rank > 0) DF_RETURN_IF_ERROR(AddLowRankOfResidual(pool, pair, code.rank, encoded));
+  return encoded;
+}
+
+}  // namespace
+
+std::string CodeText(const Code& code) {
+  const std::string rank = std::string(kLowRankPrefix) + std::to_string(code.rank);
+  if (code.kind == CodeKind::kSign) return SignText(code.sign) + (code.rank > 0 ? "+" + rank : "");
+  if (code.kind == CodeKind::kLowRank && code.rank > 0) return rank;
+  for (const NamedCode& named : kNamed) {
+    if (named.code.kind == code.kind) return std::string(named.name);
+  }
+  return "";
+}
+
+Result<Code> ParseCode(std::string_view text) {
+  if (const std::optional<Code> code = Parse(text)) return *code;
+  return InvalidArgument("no code \"" + std::string(text.substr(0, 40)) +
+                         "\"; there are scalar, row, column, rank1, planes2 to planes" + std::to_string(kMaxPlanes) +
+                         ", each also with +lowrank:R; lowrank, lowrank:R (R from 1 to " +
+                         std::to_string(kMaxCodedRank) + "), int8, rows, raw, exact");
+}
+
+Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code) {
+  if (HasNewRows(pair) && HasLowRank(code)) {
+    return Unsupported("tensor " + pair.name + " grew from " + std::to_string(MatrixRows(pair.base)) + " to " +
+                       std::to_string(MatrixRows(pair.fine_tune)) +
+                       " rows, which low rank cannot hold; choose another code than " + CodeText(code) + " for it");
+  }
+  switch (code.kind) {
+    case CodeKind::kSign: return EncodeSigns(pool, pair, code);
+    case CodeKind::kByteRows: return EncodeByteRows(pool, pair);
+    case CodeKind::kRows: return EncodeExact(pool, pair, ExactCode::kRows);
+    case CodeKind::kRaw: return EncodeExact(pool, pair, ExactCode::kRaw);
+    case CodeKind::kExact: return EncodeExact(pool, pair, ExactCode::kSmallest);
+    case CodeKind::kLowRank: break;
+  }
+  return EncodeLowRank(pool, pair, code.rank);
+}
+
+}  // namespace df
