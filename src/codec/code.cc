@@ -117,7 +117,10 @@ Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Cod
     case CodeKind::kExact: return EncodeExact(pool, pair, ExactCode::kSmallest);
     case CodeKind::kLowRank: break;
   }
-  return EncodeLowRank(pool, pair, code.rank);
+  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeLowRank(pool, pair, code.rank));
+  // A rank that was found may be no low one.
+  const bool is_larger = code.rank == 0 && StoredBytes(encoded.delta) >= pair.fine_tune.bytes.size();
+  return is_larger ? EncodeExact(pool, pair, ExactCode::kSmallest) : std::move(encoded);
 }
 
 }  // namespace df

@@ -27,6 +27,10 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_
 
 double AbsSum(std::span<const float> values) { return (IsScalarTarget() ? ref::AbsSum : cpu::AbsSum)(values); }
 
+Magnitudes MagnitudesOf(std::span<const float> values) {
+  return (IsScalarTarget() ? ref::MagnitudesOf : cpu::MagnitudesOf)(values);
+}
+
 double AbsDot(std::span<const float> values, std::span<const double> v) {
   return (IsScalarTarget() ? ref::AbsDot : cpu::AbsDot)(values, v);
 }

@@ -27,7 +27,15 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<float> values);
 // values_j -= +-(scale * col_scale_j); two f32 operations an element. col_scale [n].
 void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_scale, std::span<float> values);
 
-double AbsSum(std::span<const float> values);                                  // sum |r_j|
+double AbsSum(std::span<const float> values);  // sum |r_j|
+// What is to be known of the |r_j| for a scale and its error. The sum is that of AbsSum, bit for bit.
+struct Magnitudes {
+  double sum = 0;
+  double squares = 0;
+  float smallest = 0;  // 0 of no values
+  float largest = 0;
+};
+Magnitudes MagnitudesOf(std::span<const float> values);
 double AbsDot(std::span<const float> values, std::span<const double> v);       // sum |r_j| v_j
 void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);  // sum_j += u |r_j|
 double SumOfSquares(std::span<const double> values);

@@ -95,6 +95,10 @@ TEST(RowOps, EveryTargetHasTheReferencesSums) {
       const std::vector<float> r = Values(n, 3), d = Values(n, 4);
       const std::vector<double> v = Doubles(n, 5);
       EXPECT_TRUE(HasSameBits(row_ops::AbsSum(r), row_ops::ref::AbsSum(r))) << n;
+      const row_ops::Magnitudes got_sizes = row_ops::MagnitudesOf(r), sizes = row_ops::ref::MagnitudesOf(r);
+      EXPECT_TRUE(HasSameBits(got_sizes.sum, sizes.sum) && HasSameBits(sizes.sum, row_ops::AbsSum(r))) << n;
+      EXPECT_TRUE(HasSameBits(got_sizes.squares, sizes.squares)) << n;
+      EXPECT_TRUE(got_sizes.smallest == sizes.smallest && got_sizes.largest == sizes.largest) << n;
       EXPECT_TRUE(HasSameBits(row_ops::AbsDot(r, v), row_ops::ref::AbsDot(r, v))) << n;
       EXPECT_TRUE(HasSameBits(row_ops::SumOfSquares(v), row_ops::ref::SumOfSquares(v))) << n;
       EXPECT_TRUE(HasSameBits(row_ops::SumErrors(d, r), row_ops::ref::SumErrors(d, r))) << n;

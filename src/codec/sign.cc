@@ -66,20 +66,31 @@ void SumParts(const Mat<double>& part_sums, std::span<double> sum) {
   }
 }
 
+// Whether the error follows from each row's magnitudes: one scale for all of a row.
+bool HasClosedError(ScaleKind kind) { return kind == ScaleKind::kScalar || kind == ScaleKind::kRow; }
+
 // What one look at all of R gives.
 struct FirstLook {
-  Buffer<double> row_sums;  // [n_rows] sum_j |R_ij|
-  Buffer<double> columns;   // [d_in] of kRank1: |R|^T row_sums; of kColumn: sum_i |R_ij|; else empty
+  Buffer<double> row_sums;                 // [n_rows] sum_j |R_ij|
+  Buffer<row_ops::Magnitudes> magnitudes;  // [n_rows] of the rows; empty unless kScalar or kRow
+  Buffer<double> columns;                  // [d_in] of kRank1: |R|^T row_sums; of kColumn: sum_i |R_ij|; else empty
 };
 
 // Writes the signs of R besides.
 FirstLook WriteSigns(SignEncoder& encoder, ScaleKind kind, uint8_t* bits) {
   const bool with_columns = kind == ScaleKind::kRank1 || kind == ScaleKind::kColumn;
-  FirstLook look{Buffer<double>(encoder.n_rows), Buffer<double>(with_columns ? encoder.d_in : 0)};
+  const bool with_magnitudes = HasClosedError(kind);
+  FirstLook look{Buffer<double>(encoder.n_rows), Buffer<row_ops::Magnitudes>(with_magnitudes ? encoder.n_rows : 0),
+                 Buffer<double>(with_columns ? encoder.d_in : 0)};
   Mat<double> part_sums(with_columns ? NumberOfParts(encoder) : 0, encoder.d_in);
   ForEachResidualRow(encoder, [&](size_t row, std::span<const float> r, size_t part) {
     row_ops::PackSigns(r, bits + row * SignRowBytes(encoder.d_in));
-    look.row_sums[row] = row_ops::AbsSum(r);
+    if (with_magnitudes) {
+      look.magnitudes[row] = row_ops::MagnitudesOf(r);
+      look.row_sums[row] = look.magnitudes[row].sum;
+    } else {
+      look.row_sums[row] = row_ops::AbsSum(r);
+    }
     const double weight = kind == ScaleKind::kRank1 ? look.row_sums[row] : 1.0;
     if (with_columns) row_ops::AbsAxpy(weight, r, part_sums.view().RowSpan(part));
   });
@@ -176,6 +187,21 @@ void SetScale(SignEncoder& encoder, ScaleKind kind, const FirstLook& look, SignP
   }
 }
 
+// Of one plane with one scale a a row: D - a sign(D) has the magnitudes | |D_ij| - a |.
+Quality QualityOfOnePlane(const FirstLook& look, const SignPlane& plane, size_t d_in) {
+  ErrorSums sums;
+  for (size_t i = 0; i < look.magnitudes.size(); ++i) {
+    const row_ops::Magnitudes& row = look.magnitudes[i];
+    const double a = plane.row_scale ? FloatAt(*plane.row_scale, i) : plane.scale;
+    const double error = row.squares - 2 * a * row.sum + a * a * static_cast<double>(d_in);
+    sums.Add({.difference = row.squares,
+              .cross = row.squares - a * row.sum,
+              .error = std::max(error, 0.0),  // up to rounding
+              .max_abs_error = std::max(double{row.largest} - a, a - double{row.smallest})});
+  }
+  return sums.ToQuality();
+}
+
 }  // namespace
 
 Result<EncodedWeight> EncodeSign(ThreadPool& pool, const WeightPair& pair, SignOptions options) {
@@ -199,6 +225,10 @@ Result<EncodedWeight> EncodeSign(ThreadPool& pool, const WeightPair& pair, SignO
     if (p == 0 && sum == 0) return UnchangedWeight(d_out, d_in);
     SetScale(encoder, options.scale, look, plane);
     encoder.encoded.delta.planes.push_back(std::move(plane));
+    if (options.n_planes == 1 && HasClosedError(options.scale) && encoder.n_rows == d_out) {
+      encoder.encoded.quality = QualityOfOnePlane(look, encoder.encoded.delta.planes[0], d_in);
+      return std::move(encoder.encoded);
+    }
   }
   encoder.encoded.quality = MeasureQuality(pool, pair, encoder.encoded.delta);
   return std::move(encoder.encoded);

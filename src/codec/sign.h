@@ -29,9 +29,9 @@ inline constexpr size_t kMaxPlanes = 8;
 // Encodes `pair`; an unchanged weight gives an empty delta. Rows that only the fine-tune has (a grown vocabulary) get
 // zero bits and scales and are the caller's to add; rows that only the base has are not looked at. Memory: n_planes *
 // d_out * d_in / 8 bytes of signs, the scales, and at most 64 * d_in f64 for kColumn and kRank1: the residual is never
-// stored but recomputed row by row. Reads both tensors once a plane and once for the quality, for kRank1 some 5 times
-// more a plane. The result depends on the
-// tensors and options alone, not on `pool`. The only error is that of FindNonFinite.
+// stored but recomputed row by row. Reads both tensors once a plane and once for the quality (which one plane of
+// kScalar or kRow gives by the way), for kRank1 some 5 times more a plane. The result depends on the tensors and
+// options alone, not on `pool`. The only error is that of FindNonFinite.
 Result<EncodedWeight> EncodeSign(ThreadPool& pool, const WeightPair& pair, SignOptions options);
 
 }  // namespace df

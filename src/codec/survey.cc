@@ -17,34 +17,25 @@ constexpr size_t kSurveyRank = 64;  // bytes of half a plane at 4096 x 4096: sig
 // What is left of a fused adapter is rounding: within this factor of its expected energy.
 constexpr double kRoundingMargin = 1.5;
 
-// |D|^2 and |W_ft|^2 over all rows of the fine-tune.
-struct Energies {
-  double difference = 0;
-  double weight = 0;
-};
-
-Energies MeasureEnergies(ThreadPool& pool, const WeightPair& pair) {
+// |D|^2 over all rows of the fine-tune; not finite where a weight is not.
+double MeasureDifference(ThreadPool& pool, const WeightPair& pair) {
   const size_t rows = MatrixRows(pair.fine_tune), cols = MatrixCols(pair.fine_tune);
   LinearDelta nothing;
   nothing.d_out = rows;
   nothing.d_in = cols;
   const Residual difference(pair, nothing);
-  Buffer<ErrorSums> sums(rows);
-  Mat<float> memory(2 * pool.n_threads(), cols);
+  Buffer<double> squares(rows);
+  Mat<float> row_of_thread(pool.n_threads(), cols);
   pool.ParallelFor(rows, RowGrain(cols), [&](size_t begin, size_t end, size_t thread) {
-    const std::span<float> d = memory.view().RowSpan(2 * thread), w = memory.view().RowSpan(2 * thread + 1);
+    const std::span<float> d = row_of_thread.view().RowSpan(thread);
     for (size_t row = begin; row < end; ++row) {
       difference.ReadDifference(row, d);
-      row_ops::ReadRow(pair.fine_tune, row, w);
-      sums[row] = row_ops::SumErrors(d, w);
+      squares[row] = row_ops::MagnitudesOf(d).squares;
     }
   });
-  Energies energies;
-  for (const ErrorSums& row : sums.span()) {
-    energies.difference += row.difference;
-    energies.weight += row.error;
-  }
-  return energies;
+  double sum = 0;
+  for (const double square : squares.span()) sum += square;
+  return sum;
 }
 
 class Survey {
@@ -54,13 +45,10 @@ class Survey {
         pair_(pair),
         d_out_(MatrixRows(pair.fine_tune)),
         d_in_(MatrixCols(pair.fine_tune)),
-        energies_(MeasureEnergies(pool, pair)) {}
+        difference_(MeasureDifference(pool, pair)) {}
 
-  bool IsUnchanged() const { return energies_.difference == 0; }
-  Status CheckFinite() const {
-    const bool finite = std::isfinite(energies_.difference) && std::isfinite(energies_.weight);
-    return finite ? Status::Ok() : FindNonFinite(pair_);
-  }
+  bool IsUnchanged() const { return difference_ == 0; }
+  Status CheckFinite() const { return std::isfinite(difference_) ? Status::Ok() : FindNonFinite(pair_); }
 
   Status AddEncoded(const Code& code) {
     DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, Encode(pool_, pair_, code));
@@ -119,20 +107,19 @@ class Survey {
     return linalg::RandomizedSvd(pool_, residual.Source(), {.rank = std::min({kSurveyRank, d_out_, d_in_})});
   }
 
-  // The least squares of f32 may come out below zero.
+  // What f32 leaves of a whole may come out below zero.
   void Add(const Code& code, uint64_t bytes, double error_energy, double lost_energy) {
-    const double error = std::sqrt(std::max(error_energy, 0.0) / energies_.difference);
-    candidates_.push_back({code, bytes, error, std::max(lost_energy, 0.0) / energies_.weight});
+    const double error = std::sqrt(std::max(error_energy, 0.0) / difference_);
+    candidates_.push_back({code, bytes, error, std::max(lost_energy, 0.0) / difference_});
   }
   void AddRelative(const Code& code, uint64_t bytes, double error) {
-    const double energy = error * error * energies_.difference;
-    Add(code, bytes, energy, energy);
+    candidates_.push_back({code, bytes, error, error * error});
   }
 
   ThreadPool& pool_;
   const WeightPair& pair_;
   size_t d_out_, d_in_;
-  Energies energies_;
+  double difference_;  // |D|^2
   EncodedWeight planes_;
   std::vector<Candidate> candidates_;
 };

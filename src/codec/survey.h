@@ -15,7 +15,7 @@ enum class SurveyKind { kMatrix, kVocabulary };
 
 // Candidates for `pair`, each measured: those of signs and rows by encoding, those of low rank by the singular values.
 //   error  |D - D^| / |D|
-//   loss   |D - D^|^2 / |W_ft|^2: the share of an output's energy that is wrong when inputs are white
+//   loss   its square: what a fine-tune did to each tensor counts the same, however large the tensor or the change
 // A low rank whose rest is no more than the rounding of the fine-tune itself (low_rank.h) loses nothing. An unchanged
 // weight has the one candidate `exact` of no bytes. Memory: half the fine-tune's tensor and what RandomizedSvd takes
 // for rank 64. The errors are those of Encode.

@@ -163,7 +163,7 @@ void DifferenceImpl(const uint8_t* fine_tune, DType dtype, const uint8_t* base, 
   }
 }
 
-// ---- Signs: eight columns, a byte, at a time.
+// ---- Signs: eight columns, a byte, at a time, or as many bytes as a vector has.
 
 using ByteF32 = hn::CappedTag<float, 8>;
 using ByteU32 = hn::RebindToUnsigned<ByteF32>;
@@ -173,7 +173,15 @@ void PackSignsImpl(std::span<const float> values, uint8_t* bits) {
   const ByteF32 d;
   const auto zero = hn::Zero(d);
   const size_t n_whole = values.size() / 8;
-  for (size_t b = 0; b < n_whole; ++b) {
+  size_t b = 0;
+  if constexpr (kF32 > 8) {
+    for (; b + kF32 / 8 <= n_whole; b += kF32 / 8) {
+      uint8_t part[8];
+      hn::StoreMaskBits(F32(), hn::Ge(hn::LoadU(F32(), values.data() + 8 * b), hn::Zero(F32())), part);
+      std::memcpy(bits + b, part, kF32 / 8);
+    }
+  }
+  for (; b < n_whole; ++b) {
     uint8_t byte = 0;
     DF_UNROLL
     for (size_t k = 0; k < 8; k += kByteF32) {
@@ -312,6 +320,56 @@ HWY_INLINE float LargestAbsolute(std::span<const float> values) {
   return result;
 }
 
+Magnitudes MagnitudesOfImpl(std::span<const float> values) {
+  constexpr size_t kParts = kSumLanes / kF64;
+  F64Vec sums[kParts], squares[kParts];
+  DF_UNROLL
+  for (size_t p = 0; p < kParts; ++p) sums[p] = squares[p] = hn::Zero(F64());
+  // Of floats without sign the order is that of their bits.
+  const hn::Rebind<float, F64> part;
+  const hn::RebindToSigned<decltype(part)> bits;
+  auto smallest = hn::Set(bits, INT32_MAX), largest = hn::Zero(bits);
+  size_t j = 0;
+  for (; j + kSumLanes <= values.size(); j += kSumLanes) {
+    DF_UNROLL
+    for (size_t p = 0; p < kParts; ++p) {
+      const auto magnitude = hn::Abs(hn::LoadU(part, values.data() + j + p * kF64));
+      const auto wide = hn::PromoteTo(F64(), magnitude);
+      sums[p] = hn::Add(sums[p], wide);
+      squares[p] = hn::Add(squares[p], hn::Mul(wide, wide));
+      smallest = hn::Min(smallest, hn::BitCast(bits, magnitude));
+      largest = hn::Max(largest, hn::BitCast(bits, magnitude));
+    }
+  }
+  double lanes[2][kSumLanes];
+  DF_UNROLL
+  for (size_t p = 0; p < kParts; ++p) {
+    hn::StoreU(sums[p], F64(), lanes[0] + p * kF64);
+    hn::StoreU(squares[p], F64(), lanes[1] + p * kF64);
+  }
+  const Magnitudes rest = ref::MagnitudesOf(values.subspan(j));
+  for (size_t k = 0; j + k < values.size(); ++k) {
+    lanes[0][k] += std::fabs(double{values[j + k]});
+    lanes[1][k] += double{values[j + k]} * double{values[j + k]};
+  }
+  Magnitudes result{.sum = Fold(lanes[0], kSumLanes), .squares = Fold(lanes[1], kSumLanes)};
+  if (j == 0) {
+    result.smallest = rest.smallest;
+    result.largest = rest.largest;
+    return result;
+  }
+  float extremes[2][kF64];
+  hn::StoreU(hn::BitCast(part, smallest), part, extremes[0]);
+  hn::StoreU(hn::BitCast(part, largest), part, extremes[1]);
+  result.smallest = j < values.size() ? std::min(rest.smallest, extremes[0][0]) : extremes[0][0];
+  result.largest = rest.largest;
+  for (size_t k = 0; k < kF64; ++k) {
+    result.smallest = std::min(result.smallest, extremes[0][k]);
+    result.largest = std::max(result.largest, extremes[1][k]);
+  }
+  return result;
+}
+
 ErrorSums SumErrorsImpl(std::span<const float> d, std::span<const float> r) {
   constexpr size_t kParts = kErrorLanes / kF64;
   F64Vec sums[3][kParts];
@@ -357,6 +415,7 @@ HWY_EXPORT(SubtractSignsImpl);
 HWY_EXPORT(SubtractScaledSignsImpl);
 HWY_EXPORT(AbsSumImpl);
 HWY_EXPORT(AbsDotImpl);
+HWY_EXPORT(MagnitudesOfImpl);
 HWY_EXPORT(AbsAxpyImpl);
 HWY_EXPORT(SumOfSquaresImpl);
 HWY_EXPORT(SumErrorsImpl);
@@ -386,6 +445,8 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_
 }
 
 double AbsSum(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(AbsSumImpl)(values); }
+
+Magnitudes MagnitudesOf(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(MagnitudesOfImpl)(values); }
 
 double AbsDot(std::span<const float> values, std::span<const double> v) {
   return HWY_DYNAMIC_DISPATCH(AbsDotImpl)(values, v);

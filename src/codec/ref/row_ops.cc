@@ -91,6 +91,19 @@ double AbsSum(std::span<const float> values) {
   return LaneSum<kSumLanes>(values.size(), [&](size_t j) { return std::fabs(double{values[j]}); });
 }
 
+Magnitudes MagnitudesOf(std::span<const float> values) {
+  Magnitudes result;
+  result.sum = AbsSum(values);
+  result.squares = LaneSum<kSumLanes>(values.size(), [&](size_t j) { return double{values[j]} * double{values[j]}; });
+  if (values.empty()) return result;
+  result.smallest = std::fabs(values[0]);
+  for (const float value : values) {
+    result.smallest = std::min(result.smallest, std::fabs(value));
+    result.largest = std::max(result.largest, std::fabs(value));
+  }
+  return result;
+}
+
 double AbsDot(std::span<const float> values, std::span<const double> v) {
   return LaneSum<kSumLanes>(values.size(), [&](size_t j) { return std::fabs(double{values[j]}) * v[j]; });
 }
