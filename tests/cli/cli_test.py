@@ -116,15 +116,14 @@ class Usage(unittest.TestCase):
 
 
     def test_a_wrong_choice_is_answered_with_the_choices(self):
-        done = deltafold("serve", "base", "--kv-dtype", "int3")
+        done = deltafold("bench", "serve", "--mix", "sometimes")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("--kv-dtype: must be one of", done.stderr)
-        self.assertIn('got "int3"', done.stderr)
+        self.assertIn('--mix: must be one of uniform, zipf; got "sometimes"', done.stderr)
 
     def test_a_choice_may_be_written_in_capitals(self):
-        done = deltafold("serve", "no-base", "--kv-dtype", "F32")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("no-base", done.stderr)
+        done = deltafold("bench", "serve", "--mix", "ZIPF", "--url", "no-url")
+        self.assertIn("no-url", done.stderr)
+        self.assertNotIn("--mix", done.stderr)
 
     def test_a_wrong_code_is_answered_with_the_codes(self):
         for option in ("--code", "--embeddings", "--head"):
@@ -168,7 +167,7 @@ class Numbers(unittest.TestCase):
 
     def test_every_unsigned_option_refuses_what_is_no_whole_number(self):
         options = list(self.options())
-        self.assertGreaterEqual(len(options), 24, options)
+        self.assertGreaterEqual(len(options), 21, options)
         for command, option, kind in options:
             wrong = ["-1", "-0", "18446744073709551616", "1.5", "010", "0x10", "+1", "many"]
             for value in wrong if kind == "BYTES" else [*wrong, "4k"]:
@@ -296,7 +295,7 @@ class ScarceMemory(unittest.TestCase):
         if subprocess.run([BINARY, "version"], capture_output=True, preexec_fn=limit(1024)).returncode != 0:
             self.skipTest("a sanitizer reserves more address space than this test leaves")
         with tempfile.TemporaryDirectory(prefix="deltafold-cli-") as directory:
-            for mib in (16, 24, 32, 40, 48, 64, 96, 128, 256):
+            for mib in (16, 32, 48, 60, 72, 80, 96, 128, 256):  # libraries take 56
                 for arguments in (["compress", BASE, FINETUNE, f"{directory}/{mib}"], ["inspect", BASE],
                                   ["run", "--model", BASE, "--max-tokens", "2", "hi"],
                                   ["logits", "--model", BASE, "--ids", "1,2", "--greedy", 1]):
