@@ -79,12 +79,6 @@ const std::optional<Code>& GivenCode(SlotKind kind, const CompressOptions& optio
   return kVector;
 }
 
-Status CheckCode(const WeightTask& task, const std::optional<Code>& code) {
-  if (task.slot.kind != SlotKind::kEmbedding || !code || !HasLowRank(*code)) return Status::Ok();
-  return Unsupported("tensor " + task.slot.name + " cannot be coded by " + CodeText(*code) +
-                     ": looking up an embedding applies no low rank");
-}
-
 Result<EncodedWeight> EncodeTask(ThreadPool& pool, const WeightTask& task, const Code& code) {
   const WeightPair pair = task.pair();
   DF_ASSIGN_OR_RETURN(EncodedWeight encoded, Encode(pool, pair, code));
@@ -228,7 +222,6 @@ Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const 
   Result<BoundCheckpoint> bound_base = Bind(base);
   if (!bound_base.ok()) return bound_base.status().Annotate("base");
   DF_ASSIGN_OR_RETURN(const std::vector<WeightTask> tasks, ListTasks(base, *bound_base, fine_tune));
-  for (const WeightTask& task : tasks) DF_RETURN_IF_ERROR(CheckCode(task, GivenCode(task.slot.kind, options)));
   CompressReport report;
   DF_ASSIGN_OR_RETURN(report.base_fingerprint, BaseFingerprint(base, *bound_base));
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<DeltaWriter> writer,

@@ -228,14 +228,14 @@ TEST_F(CompressTest, AutoSaysWhenItsBoundCannotBeMet) {
   EXPECT_FALSE(std::filesystem::exists(Delta()));
 }
 
-TEST_F(CompressTest, RefusesALowRankThatCannotBeServed) {
-  Write({}, {.vocab = 29, .tied = false, .stores_head = true, .change = 0.1});
+TEST_F(CompressTest, RefusesALowRankForAGrownVocabulary) {
+  Write({.tied = false, .stores_head = true}, {.vocab = 29, .tied = false, .stores_head = true, .change = 0.1});
   for (const CompressOptions& options :
-       {CompressOptions{.embeddings = CodeOf("lowrank:4")}, CompressOptions{.embeddings = CodeOf("rank1+lowrank:4")},
-        CompressOptions{.head = CodeOf("lowrank:4")}}) {
+       {CompressOptions{.embeddings = CodeOf("rank1+lowrank:4")}, CompressOptions{.head = CodeOf("lowrank:4")}}) {
     const auto report = Run(options);
     ASSERT_FALSE(report.ok());
     EXPECT_EQ(report.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(report.status().message().find("grew from 20 to 29"), std::string::npos) << report.status().message();
   }
 }
 

@@ -33,11 +33,13 @@ Rows LogitsOf(const std::shared_ptr<const BaseWeights>& base, const VariantWeigh
 // of a few matrices one after another. Logits here are of the order of 1.
 constexpr double kTolerance = 1e-4;
 
+constexpr size_t kVocab = 75;
+
 TEST(Served, EveryCodeGivesTheLogitsOfItsFullCheckpoint) {
   const MadeModel base{.d_model = 64, .d_ff = 96, .vocab = 70, .tied = false, .stores_head = true};
   MadeModel fine_tune = base;
   fine_tune.change = 0.05;
-  fine_tune.vocab = 75;
+  fine_tune.vocab = kVocab;
   TemporaryDirectory directory;
   WriteModel(base, directory.Sub("base"));
   WriteModel(fine_tune, directory.Sub("fine-tune"));

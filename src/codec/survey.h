@@ -10,7 +10,7 @@
 
 namespace df {
 
-// Which codes can serve a weight: embedding lookups apply no low rank.
+// `auto` gives the vocabulary's weights no low rank: adapters could add no rows to them.
 enum class SurveyKind { kMatrix, kVocabulary };
 
 // Candidates for `pair`, each measured: those of signs and rows by encoding, those of low rank by the singular values.
