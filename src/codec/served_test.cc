@@ -49,7 +49,7 @@ TEST(Served, EveryCodeGivesTheLogitsOfItsFullCheckpoint) {
   for (int32_t i = 0; i < 20; ++i) ids.push_back(i * 31 % 75);  // new rows too
   ThreadPool pool(2);
   KernelContext context(2);
-  const auto base_weights = ValueOrDie(LoadBase(context, *base_checkpoint));
+  const auto base_weights = ValueOrDie(LoadBase(context, base_checkpoint));
   for (const auto& [matrices, vocabulary] :
        std::vector<std::pair<const char*, const char*>>{{"scalar", "scalar"},
                                                         {"row", "raw"},
@@ -70,7 +70,7 @@ TEST(Served, EveryCodeGivesTheLogitsOfItsFullCheckpoint) {
                                   .replace = true};
     DF_ASSERT_OK(Compress(pool, *base_checkpoint, *tuned_checkpoint, delta_path, options));
     DF_ASSERT_OK(Materialize(pool, *base_checkpoint, delta_path, full_path, {.dtype = DType::kF32, .replace = true}));
-    const auto full = ValueOrDie(LoadBase(context, *ValueOrDie(Checkpoint::Open(full_path))));
+    const auto full = ValueOrDie(LoadBase(context, ValueOrDie(Checkpoint::Open(full_path))));
     const Rows want = LogitsOf(full, nullptr, ids, kernels::Phase::kPrefill, ids.size());
     for (const std::string& target : kernels::AvailableTargets()) {
       ASSERT_TRUE(kernels::SetTarget(target).ok());
