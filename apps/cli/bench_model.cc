@@ -33,7 +33,7 @@ constexpr char kExamples[] =
     "  deltafold bench model --shape ./my-model --quick --json\n"
     "  deltafold bench model --shape Qwen/Qwen3-4B --synthetic --batch 1,8 --prompt-len 512\n"
     "Times are wall times through the engine, base and variants in turn: nothing else should run on the machine.\n"
-    "Some 4 minutes for 0.6B on two cores.";
+    "Some 3 minutes for 0.6B on two cores.";
 
 std::string KnownShapes() {
   std::string known;
