@@ -271,28 +271,42 @@ TEST(ThreadPool, StartsNoMoreThreadsThanCpusAndStillRunsAllParts) {
 }
 
 // Waking a worker where the caller runs would make the two take turns beside an idle CPU.
-TEST(ThreadPool, WokenWorkersDoNotRunOnTheCallersCpu) {
-  ThreadPool pool(2);
-  const std::thread::id caller = std::this_thread::get_id();
-  int n_together = 0, n_seen = 0;
-  for (int call = 0; call < 100; ++call) {
-    std::atomic<int> caller_cpu = sched_getcpu(), worker_cpu = -1;
-    pool.ParallelFor(2, 1, [&](size_t, size_t, size_t thread) {
-      if (thread == 1 && std::this_thread::get_id() != caller) worker_cpu = sched_getcpu();
-      if (thread == 0) {
-        caller_cpu = sched_getcpu();
-        const SteadyClock clock;
-        for (const int64_t start_us = clock.NowUs(); worker_cpu < 0 && clock.NowUs() - start_us < 20'000;) {
-        }
-      }
-    });
-    n_seen += worker_cpu >= 0 ? 1 : 0;
-    n_together += worker_cpu == caller_cpu ? 1 : 0;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the worker parks
-  }
+TEST(ThreadPool, WorkersKeepOffTheCallersCpuWhereverItIsMoved) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
   if (UsableCpus() < 2) GTEST_SKIP() << "one CPU: no worker is started";
+  const std::thread::id caller = std::this_thread::get_id();
+  int n_seen = 0;
+  {
+    ThreadPool pool(2);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &before)) continue;
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the worker parks
+      std::atomic<int> n_allowed = -1, n_forbidden = -1;
+      pool.ParallelFor(2, 1, [&](size_t, size_t, size_t thread) {
+        cpu_set_t allowed;
+        if (thread == 1 && std::this_thread::get_id() != caller &&
+            sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+          n_forbidden = CPU_ISSET(cpu, &allowed) ? 0 : 1;
+          n_allowed = CPU_COUNT(&allowed);
+        }
+        const SteadyClock clock;
+        for (const int64_t start_us = clock.NowUs();
+             thread == 0 && n_allowed < 0 && clock.NowUs() - start_us < 200'000;) {
+        }
+      });
+      if (n_allowed < 0) continue;  // it got no CPU in time
+      ++n_seen;
+      EXPECT_EQ(n_forbidden, 1) << cpu;
+      EXPECT_EQ(n_allowed, CPU_COUNT(&before) - 1) << cpu;
+    }
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
   EXPECT_GT(n_seen, 0);
-  EXPECT_LE(n_together, n_seen / 4) << "of " << n_seen << "; the system may move threads in between";
 }
 
 TEST(ThreadPool, KeepsWhatIsNotWorthAThreadOnTheCaller) {

@@ -129,12 +129,17 @@ void PlaceShares(std::span<const NumaNode> nodes, size_t n_threads, MutableBytes
   }
 }
 
-void BindThisThread(const NumaNode& node) {
+cpu_set_t CpuSetOf(const NumaNode& node) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const size_t cpu : node.cpus) {
     if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
   }
+  return set;
+}
+
+void BindThisThread(const NumaNode& node) {
+  const cpu_set_t set = CpuSetOf(node);
   static_cast<void>(sched_setaffinity(0, sizeof(set), &set));
 }
 

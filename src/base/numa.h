@@ -4,6 +4,8 @@
 #ifndef DELTAFOLD_BASE_NUMA_H_
 #define DELTAFOLD_BASE_NUMA_H_
 
+#include <sched.h>
+
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -45,7 +47,9 @@ std::vector<NumaShare> NumaShares(std::span<const NumaNode> nodes, size_t n_thre
 // Asks for the pages of untouched memory to come from the nodes of the threads that read them, whoever touches them
 // first.
 void PlaceShares(std::span<const NumaNode> nodes, size_t n_threads, MutableBytes memory);
-// Confines the calling thread to the node's CPUs.
+// The node's CPUs as the system's calls want them.
+cpu_set_t CpuSetOf(const NumaNode& node);
+// Confines the calling thread to them.
 void BindThisThread(const NumaNode& node);
 
 }  // namespace df

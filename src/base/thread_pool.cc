@@ -45,6 +45,8 @@ bool SpinUntil(const Condition& condition) {
 
 ThreadPool::ThreadPool(size_t n_threads, std::vector<NumaNode> nodes) : nodes_(std::move(nodes)), slots_(n_threads) {
   DF_CHECK(n_threads >= 1);
+  CPU_ZERO(&usable_);
+  static_cast<void>(sched_getaffinity(0, sizeof(usable_), &usable_));
   // A thread more than there are CPUs would only take turns with the others. The split stays that of the threads asked
   // for.
   const size_t n_workers = std::min(n_threads, UsableCpus()) - 1;
@@ -55,6 +57,7 @@ ThreadPool::ThreadPool(size_t n_threads, std::vector<NumaNode> nodes) : nodes_(s
     }
   } catch (const std::system_error&) {
   }
+  KeepWorkersOff(sched_getcpu());
 }
 
 ThreadPool::~ThreadPool() {
@@ -109,7 +112,7 @@ void ThreadPool::Run(size_t n, size_t grain, Part part, const void* body) {
 
 void ThreadPool::WakeParked() {
   if (n_parked_.load(std::memory_order_seq_cst) == 0) return;
-  caller_cpu_.store(sched_getcpu(), std::memory_order_relaxed);  // advice
+  KeepWorkersOff(sched_getcpu());
   // A worker between its look at the epoch and its wait holds the lock.
   {
     const std::lock_guard lock(mutex_);
@@ -121,28 +124,22 @@ void ThreadPool::BindCaller() const {
   if (!nodes_.empty()) BindThisThread(nodes_[NodeOfThread(nodes_, 0, n_threads())]);
 }
 
-// A worker that is woken may find itself on the CPU of whoever woke it, and the two take turns there beside an idle CPU
-// until the system's next balancing: on a virtual machine with 2 CPUs for 10 to 20 ms, every time. So it moves at once,
-// and is free again to be moved.
-void ThreadPool::LeaveCallersCpu(size_t worker) const {
-  const int taken = caller_cpu_.load(std::memory_order_relaxed);
-  if (taken < 0 || sched_getcpu() != taken) return;
-  cpu_set_t all;
-  if (sched_getaffinity(0, sizeof(all), &all) != 0 || CPU_COUNT(&all) < 2) return;
-  size_t others_before = (worker - 1) % static_cast<size_t>(CPU_COUNT(&all) - 1);  // each worker takes another one
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &all) || cpu == taken || others_before-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(cpu, &one);
-    sched_setaffinity(0, sizeof(one), &one);
-    sched_setaffinity(0, sizeof(all), &all);
-    return;
+// The system may put a woken worker on the CPU of whoever wakes it, to wait there beside an idle CPU until the caller
+// has done all parts. So that CPU is forbidden to workers first: a system call each when the caller has moved, none
+// while it stays. Where nothing else is left they may run there too.
+void ThreadPool::KeepWorkersOff(int caller_cpu) {
+  if (caller_cpu < 0 || caller_cpu == caller_cpu_) return;
+  caller_cpu_ = caller_cpu;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const cpu_set_t cpus = nodes_.empty() ? usable_ : CpuSetOf(nodes_[NodeOfThread(nodes_, i + 1, n_threads())]);
+    cpu_set_t others = cpus;
+    CPU_CLR(caller_cpu, &others);
+    const cpu_set_t& allowed = CPU_COUNT(&others) > 0 ? others : cpus;
+    static_cast<void>(pthread_setaffinity_np(workers_[i].native_handle(), sizeof(allowed), &allowed));  // advice
   }
 }
 
 void ThreadPool::Work(size_t worker) {
-  if (!nodes_.empty()) BindThisThread(nodes_[NodeOfThread(nodes_, worker, n_threads())]);
   uint64_t seen = 0;
   while (true) {
     const auto changed = [&] { return epoch_.load(std::memory_order_seq_cst) != seen; };
@@ -151,8 +148,6 @@ void ThreadPool::Work(size_t worker) {
       n_parked_.fetch_add(1, std::memory_order_seq_cst);
       wake_.wait(lock, changed);
       n_parked_.fetch_sub(1, std::memory_order_relaxed);
-      lock.unlock();
-      LeaveCallersCpu(worker);
     }
     seen = epoch_.load(std::memory_order_acquire);  // before stopping_: the destructor sets that first
     if (stopping_.load(std::memory_order_acquire)) return;

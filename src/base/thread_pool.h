@@ -3,6 +3,8 @@
 #ifndef DELTAFOLD_BASE_THREAD_POOL_H_
 #define DELTAFOLD_BASE_THREAD_POOL_H_
 
+#include <sched.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -55,7 +57,7 @@ class ThreadPool {
   // Runs the part of `thread` unless it was taken before.
   void TakePart(size_t thread);
   void WakeParked();
-  void LeaveCallersCpu(size_t worker) const;
+  void KeepWorkersOff(int caller_cpu);
 
   // Whether a part of the current call waits for somebody to take it. A cache line each: they are polled.
   struct alignas(64) Slot {
@@ -63,12 +65,13 @@ class ThreadPool {
   };
 
   const std::vector<NumaNode> nodes_;
+  cpu_set_t usable_;  // to whoever made the pool
   std::vector<std::thread> workers_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<uint64_t> epoch_{0};    // counts ParallelFor calls; a change starts the workers
   std::atomic<size_t> n_parked_{0};   // workers that wait, or are about to
-  std::atomic<int> caller_cpu_{-1};   // where the caller last woke workers
+  int caller_cpu_ = -1;               // which workers keep off
   std::atomic<size_t> n_running_{0};  // parts of the current call, the caller's own apart, that are not finished
   std::vector<Slot> slots_;           // of the workers; slots_[0] is the caller's and unused
   std::atomic<bool> stopping_{false};
