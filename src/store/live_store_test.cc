@@ -1,14 +1,12 @@
 #include "store/live_store.h"
 
 #include <atomic>
-#include <chrono>
-#include <functional>
-#include <future>
+#include <filesystem>
 #include <new>
 #include <numeric>
 #include <thread>
 
-#include "store/store_fixture.h"
+#include "store/live_store_fixture.h"
 #include "testing/refusal.h"
 
 namespace df {
@@ -18,69 +16,6 @@ namespace fs = std::filesystem;
 using testing::ExpectRefusal;
 using testing::StatusOf;
 using testing::ValueOrDie;
-
-// What holds loads back at their first weight until it is opened.
-class Gate {
- public:
-  void Open() { open_.store(true); }
-  std::function<bool()> Probe() {
-    return [this] {
-      entered_.store(true);
-      while (!open_.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      return false;
-    };
-  }
-  bool entered() const { return entered_.load(); }
-
- private:
-  std::atomic<bool> open_{false}, entered_{false};
-};
-
-class LiveStoreTest : public StoreFixture {
- protected:
-  std::unique_ptr<LiveStore> Make(LiveStoreOptions options = {}) {
-    options.warn = [this](const std::string& line) {
-      const std::scoped_lock lock(mutex_);
-      warnings_ += line + "\n";
-    };
-    options.look_every_ms = 5;
-    options.load_bytes_per_second = uint64_t{1} << 40;  // so that the probe is asked
-    return ValueOrDie(LiveStore::Create(base_, options));
-  }
-  std::string Warnings() {
-    const std::scoped_lock lock(mutex_);
-    return warnings_;
-  }
-  // For what other threads do within a moment.
-  static bool Eventually(const std::function<bool()>& holds) {
-    for (int i = 0; i < 5000; ++i) {
-      if (holds()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return false;
-  }
-  static LeaseAttempt Ask(const Variant& variant) { return variant.generation->TryLease(SteadyClock().NowUs()); }
-  static LeaseAttempt WaitFor(const Variant& variant) {
-    LeaseAttempt attempt;
-    Eventually([&] {
-      attempt = Ask(variant);
-      return attempt.granted() || !attempt.failure.ok();
-    });
-    return attempt;
-  }
-  static VariantStatus StatusFor(const LiveStore& store, const std::string& name) {
-    for (VariantStatus& status : store.Statuses()) {
-      if (status.variant->name == name) return std::move(status);
-    }
-    return {};
-  }
-  static uint64_t BytesOf(const std::string& name) {
-    return ValueOrDie(OpenVariant(*base_.weights, Path(name)))->info.resident_bytes;
-  }
-
-  std::mutex mutex_;
-  std::string warnings_;
-};
 
 TEST_F(LiveStoreTest, LoadsAVariantWhenItIsAskedForAndSaysSo) {
   std::atomic<int> n_wakes{0};
@@ -379,113 +314,6 @@ TEST_F(LiveStoreTest, PrefetchesAndEvictsOnRequest) {
   DF_EXPECT_OK(store->Evict("math", ""));
   EXPECT_TRUE(Eventually([&] { return store->Stats().reserved_bytes == 0; }));
   EXPECT_EQ(store->Stats().evictions.at("operator"), 1u);
-}
-
-TEST_F(LiveStoreTest, BringsRuntimeRegistrationsBackAfterARestart) {
-  const LiveStoreOptions options = {.state_file = Path("state-" + std::to_string(getpid()))};
-  const std::string vanishing = CopyOf("adapter", "vanishing");
-  {
-    const auto store = Make(options);
-    DF_EXPECT_OK(store->AddGiven({{"given", Path("delta2")}}, {}));
-    ValueOrDie(store->Register("math", Path("delta"), {.root = "as given", .pinned = true}));
-    ValueOrDie(store->Register("tone", vanishing, {}));
-    ValueOrDie(store->Register("gone", Path("adapter"), {}));
-    DF_EXPECT_OK(store->Retire("gone", ""));
-    DF_EXPECT_OK(store->Pin("given", ""));
-  }
-  fs::rename(vanishing, vanishing + "-moved");
-  {
-    const auto store = Make(options);
-    DF_EXPECT_OK(store->AddGiven({{"given", Path("delta2")}}, {}));
-    store->RestoreAndWatch();
-    EXPECT_EQ(store->FindOrNull("math")->root, "as given");
-    EXPECT_TRUE(StatusFor(*store, "math").pinned);
-    EXPECT_TRUE(StatusFor(*store, "given").pinned);
-    EXPECT_EQ(store->FindOrNull("tone"), nullptr);
-    EXPECT_EQ(store->FindOrNull("gone"), nullptr);
-    EXPECT_NE(Warnings().find("tone"), std::string::npos);
-  }
-  fs::rename(vanishing + "-moved", vanishing);
-  {
-    const auto store = Make(options);
-    store->RestoreAndWatch();
-    EXPECT_NE(store->FindOrNull("tone"), nullptr);
-  }
-  fs::remove_all(vanishing);
-  {
-    const auto store = Make(options);
-    store->RestoreAndWatch();
-    DF_EXPECT_OK(store->Retire("tone", ""));  // gives up one that could not be restored
-    EXPECT_EQ(store->Retire("tone", "").code(), StatusCode::kNotFound);
-  }
-}
-
-TEST_F(LiveStoreTest, FollowsAWatchedDirectory) {
-  const std::string watched = Path("watched");
-  fs::create_directories(watched);
-  const auto store = Make({.variant_dir = watched});
-  DF_EXPECT_OK(store->AddGiven({{"given", Path("delta")}}, {}));
-  store->RestoreAndWatch();
-  CopyOf("adapter", "watched/tone");
-  ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") != nullptr; }));
-  const auto first = store->FindOrNull("tone");
-  fs::rename(watched + "/tone", Path("old-tone"));
-  fs::rename(CopyOf("delta2", "next-tone"), watched + "/tone");
-  EXPECT_TRUE(Eventually([&] {
-    const auto now = store->FindOrNull("tone");
-    return now != nullptr && now->generation != first->generation;
-  }));
-  CopyOf("delta2", "watched/given");
-  EXPECT_TRUE(Eventually([&] { return Warnings().find("taken") != std::string::npos; }));
-  EXPECT_NE(store->FindOrNull("given")->generation, store->FindOrNull("tone")->generation);
-  fs::remove_all(watched + "/tone");
-  EXPECT_TRUE(Eventually([&] { return store->FindOrNull("tone") == nullptr; }));
-  FlipLastBit(CopyOf("delta", "spoilt") + "/delta_model.safetensors");
-  fs::rename(Path("spoilt"), watched + "/spoilt");
-  EXPECT_TRUE(Eventually([&] { return Warnings().find("digest") != std::string::npos; }));
-  EXPECT_EQ(store->List().size(), 2u);
-}
-
-TEST_F(LiveStoreTest, LoadsWhatTheCommandLineGivesBeforeItServes) {
-  const auto store = Make();
-  DF_EXPECT_OK(store->AddGiven({{"a", Path("delta")}, {"b", Path("adapter")}, {"c", Path("delta")}}, {"b"}));
-  for (const VariantStatus& status : store->Statuses()) EXPECT_EQ(status.state, ResidencyState::kResident);
-  EXPECT_EQ(store->Stats().loads, 2u);
-  EXPECT_TRUE(store->Ready());
-  EXPECT_TRUE(StatusFor(*store, "b").pinned);
-}
-
-TEST_F(LiveStoreTest, RaisesAnUnsetBudgetForWhatTheCommandLineGives) {
-  const uint64_t sum = BytesOf("delta") + BytesOf("delta2");
-  const std::vector<GivenVariant> given = {{"a", Path("delta")}, {"b", Path("delta2")}};
-  const auto raised = Make({.budget_bytes = 1, .raised_bytes = 10 * sum});
-  DF_EXPECT_OK(raised->AddGiven(given, {}));
-  EXPECT_EQ(raised->Stats().budget_bytes, sum);
-  EXPECT_EQ(raised->Stats().resident_bytes, sum);
-  const auto tight = Make({.budget_bytes = sum - 1});
-  DF_EXPECT_OK(tight->AddGiven(given, {}));
-  EXPECT_EQ(tight->Stats().loads, 1u);
-  EXPECT_TRUE(WaitFor(*tight->FindOrNull("b")).granted());
-  const auto tiny = Make({.budget_bytes = 1});
-  ExpectRefusal(tiny->AddGiven(given, {}), StatusCode::kResourceExhausted, {"\"a\"", "variant-bytes"});
-}
-
-TEST_F(LiveStoreTest, TakesParentsFromTheCommandLineInAnyOrder) {
-  const auto store = Make();
-  DF_EXPECT_OK(store->AddGiven({{"tone", Path("adapter"), "math"}, {"math", Path("delta")}}, {"tone"}));
-  EXPECT_TRUE(store->Ready());
-  EXPECT_EQ(store->Stats().loads, 2u);
-}
-
-TEST_F(LiveStoreTest, FailsTheStartWithTheNameOfWhatIsBroken) {
-  FlipLastBit(CopyOf("delta", "flipped") + "/delta_model.safetensors");
-  const std::vector<GivenVariant> given = {{"sound", Path("delta2")}, {"broken", Path("flipped")}};
-  ExpectRefusal(Make()->AddGiven(given, {}), StatusCode::kCorrupt, {"\"broken\"", "digest"});
-  ExpectRefusal(Make({.budget_bytes = BytesOf("delta2")})->AddGiven(given, {}), StatusCode::kCorrupt,
-                {"\"broken\"", "digest"});  // though it is not loaded
-  ExpectRefusal(Make()->AddGiven({{"a", Path("delta")}, {"a", Path("delta2")}}, {}), StatusCode::kFailedPrecondition,
-                {"\"a\"", "already"});
-  ExpectRefusal(Make()->AddGiven({{"a", Path("delta")}}, {"b"}), StatusCode::kNotFound, {"\"b\""});
 }
 
 }  // namespace
