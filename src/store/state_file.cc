@@ -53,8 +53,9 @@ Status Apply(const Json& json, StoredState& state) {
   return Status::Ok();
 }
 
-// Whether the first line is there and of our version. A file cut inside it holds nothing yet.
-Result<bool> ReadHeader(std::string_view line) {
+// Whether the first line is ours: of our version or, in a file cut inside it, its beginning.
+Result<bool> ReadHeader(std::string_view line, bool is_cut) {
+  if (is_cut && HeaderLine().starts_with(line)) return true;
   const Result<Json> header = ParseJson(line);
   if (!header.ok() || !header->is_object()) return false;
   const Result<int64_t> version = JsonInt(*header, "deltafold_state", {.min = 1});
@@ -78,9 +79,9 @@ Status ReadLines(std::string_view text, StoredState& state, std::vector<std::str
     const bool is_cut = end == std::string_view::npos;
     text = is_cut ? std::string_view() : text.substr(end + 1);
     if (number == 1) {
-      DF_ASSIGN_OR_RETURN(const bool is_ours, ReadHeader(line));
-      if (is_ours && !is_cut) continue;
-      if (!is_cut) return FailedPrecondition("it is no state file of deltafold: give another name or move it away");
+      DF_ASSIGN_OR_RETURN(const bool is_ours, ReadHeader(line, is_cut));
+      if (!is_ours) return FailedPrecondition("it is no state file of deltafold: give another name or move it away");
+      if (!is_cut) continue;
     }
     if (is_cut) {  // never acknowledged: that happens after the line with its end is on disk
       warnings.push_back("line " + std::to_string(number) + " is cut short and left out");

@@ -96,6 +96,9 @@ TEST_F(StateFileTest, RefusesWhatIsNotItsOwn) {
   Write("somebody's notes\n");
   EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Content(), "somebody's notes\n");
+  Write("somebody's notes");  // without the newline that most programs end a file with
+  EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Content(), "somebody's notes");
   Write("{\"deltafold_state\":2}\n");
   EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kUnsupported);
   EXPECT_EQ(StatusOf(StateFile::Open(directory_ / "absent/state", warnings_)).code(), StatusCode::kIo);
