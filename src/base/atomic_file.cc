@@ -21,19 +21,6 @@ std::string WithoutTrailingSlash(std::string path) {
   return path;
 }
 
-Status SyncDirectoryOf(const std::string& path) {
-  const fs::path parent = fs::path(path).parent_path();
-  const std::string directory = parent.empty() ? "." : parent.string();
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return IoError("cannot open directory " + directory, errno);
-  const int result = fsync(fd);
-  const int error = errno;
-  close(fd);
-  // Some file systems cannot fsync a directory; the rename is then as durable as they make it.
-  if (result != 0 && error != EINVAL) return IoError("cannot fsync directory " + directory, error);
-  return Status::Ok();
-}
-
 bool IsOrContains(const fs::path& directory, const std::string& inner) {
   std::error_code error;
   for (fs::path at = fs::canonical(inner, error); !error; at = at.parent_path()) {
@@ -134,15 +121,34 @@ Status AtomicFile::WriteAt(uint64_t offset_bytes, Bytes bytes) {
   return Status::Ok();
 }
 
-Status AtomicFile::Commit() {
+Status AtomicFile::Rename() {
   DF_CHECK(fd_ >= 0);
   if (fsync(fd_) != 0) return IoError("cannot fsync " + temporary_, errno);
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     return IoError("cannot rename " + temporary_ + " to " + path_, errno);
   }
-  close(fd_);
-  fd_ = -1;
+  return Status::Ok();
+}
+
+int AtomicFile::Release() { return std::exchange(fd_, -1); }
+
+Status AtomicFile::Commit() {
+  DF_RETURN_IF_ERROR(Rename());
+  close(Release());
   return SyncDirectoryOf(path_);
+}
+
+Status SyncDirectoryOf(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string directory = parent.empty() ? "." : parent.string();
+  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return IoError("cannot open directory " + directory, errno);
+  const int result = fsync(fd);
+  const int error = errno;
+  close(fd);
+  // Some file systems cannot fsync a directory; the rename is then as durable as they make it.
+  if (result != 0 && error != EINVAL) return IoError("cannot fsync directory " + directory, error);
+  return Status::Ok();
 }
 
 Status WriteFileAtomically(const std::string& path, std::string_view content) {

@@ -28,6 +28,12 @@ class AtomicFile {
   // Flushes, fsyncs, renames over the target, fsyncs the directory.
   Status Commit();
 
+  // Commit in steps, for who goes on writing the file. A failed Rename leaves the target as it was. After it the name
+  // stands for what `fd` has open, with whatever lock and mode were set there; durable once SyncDirectoryOf says ok.
+  int fd() const { return fd_; }
+  Status Rename();  // fsyncs first
+  int Release();    // after Rename: the descriptor, the caller's from now on
+
   uint64_t written_bytes() const { return written_bytes_; }
 
  private:
@@ -42,6 +48,9 @@ class AtomicFile {
 };
 
 Status WriteFileAtomically(const std::string& path, std::string_view content);
+
+// Makes what was renamed to `path` durable under that name. kIo.
+Status SyncDirectoryOf(const std::string& path);
 
 // A directory that appears whole or not at all. Files are written into path(); Commit renames it to the target.
 // Destroyed without Commit: removed. An existing target is replaced only when `replace` is set and it is a directory

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/json.h"
@@ -97,10 +99,13 @@ Status ReadLines(std::string_view text, StoredState& state, std::vector<std::str
 }  // namespace
 
 Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std::vector<std::string>& warnings) {
-  std::unique_ptr<StateFile> file(new StateFile(path));
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+  if (fd < 0) return IoError("cannot open " + path, errno);
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::canonical(path, error);  // a link to it stays
+  std::unique_ptr<StateFile> file(new StateFile(error ? path : target.string()));
+  file->fd_ = fd;
   // Locked before it is read: two servers must not both take it for theirs.
-  file->fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (file->fd_ < 0) return IoError("cannot open " + path, errno);
   if (flock(file->fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return IoError("cannot lock " + path, errno);
     return FailedPrecondition(path + " is in use by another process: give each server its own state file");
@@ -122,23 +127,29 @@ Status StateFile::Rewrite() {
   std::string content = HeaderLine();
   for (const auto& [name, at] : state_.registrations) content += RegisterLine(name, at);
   for (const auto& [name, pinned] : state_.pins) content += PinLine(name, pinned);
-  DF_RETURN_IF_ERROR(WriteFileAtomically(path_, content));
-  const int fd = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return IoError("cannot open " + path_, errno);
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    close(fd);
-    return error == EWOULDBLOCK ? FailedPrecondition(path_ + " is in use by another process")
-                                : IoError("cannot lock " + path_, error);
-  }
-  if (fd_ >= 0) close(fd_);
-  fd_ = fd;
+  struct stat former = {};
+  if (fstat(fd_, &former) != 0) return IoError("cannot stat " + path_, errno);
+  DF_ASSIGN_OR_RETURN(AtomicFile next, AtomicFile::Create(path_));
+  DF_RETURN_IF_ERROR(next.Write(AsBytes(content)));
+  if (fchmod(next.fd(), former.st_mode & 07777) != 0) return IoError("cannot set the mode of " + path_, errno);
+  if (flock(next.fd(), LOCK_EX | LOCK_NB) != 0) return IoError("cannot lock " + path_, errno);
+  DF_RETURN_IF_ERROR(next.Rename());
+  // The name stands for the new file, locked already: from here on nothing may go to the old one.
+  close(std::exchange(fd_, next.Release()));
   size_bytes_ = compact_bytes_ = content.size();
+  is_named_ = false;
+  return MakeNamed();
+}
+
+Status StateFile::MakeNamed() {
+  if (!is_named_) DF_RETURN_IF_ERROR(SyncDirectoryOf(path_));
+  is_named_ = true;
   return Status::Ok();
 }
 
 Status StateFile::Append(const std::string& line) {
   DF_RETURN_IF_ERROR(broken_);
+  DF_RETURN_IF_ERROR(MakeNamed());  // or what is acknowledged now would not be found after a power failure
   const ssize_t written = pwrite(fd_, line.data(), line.size(), static_cast<off_t>(size_bytes_));
   int error = written < 0 ? errno : ENOSPC;
   if (written == static_cast<ssize_t>(line.size())) {
@@ -157,7 +168,7 @@ Status StateFile::Append(const std::string& line) {
 void StateFile::CompactWhenLong() {
   if (size_bytes_ < 2 * compact_bytes_ + kSlackBytes) return;
   const Status rewritten = Rewrite();
-  if (!rewritten.ok()) compact_bytes_ = size_bytes_;  // the lines are on disk all the same: try again much later
+  if (!rewritten.ok()) compact_bytes_ = size_bytes_;  // the lines are in either file: try again much later
 }
 
 Status StateFile::Register(const std::string& name, const StoredRegistration& registration) {

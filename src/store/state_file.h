@@ -27,10 +27,10 @@ struct StoredState {
 // Thread-compatible.
 class StateFile {
  public:
-  // Reads `path` (an absent or empty one is an empty state), rewrites it in its shortest form and keeps it open and
-  // locked. Lines that cannot be read are left out; `warnings` says which and why. The only errors are
-  // kFailedPrecondition (another process has it; no regular file), kUnsupported (a later version), kResourceExhausted
-  // (over 64 MB) and kIo.
+  // Reads `path` (an absent or empty one is an empty state; a link is followed), rewrites it in its shortest form and
+  // keeps it open and locked. Lines that cannot be read are left out; `warnings` says which and why. The only errors
+  // are kFailedPrecondition (another process has it; no regular file; not ours, which is left as it is), kUnsupported
+  // (a later version), kResourceExhausted (over 64 MB), kUnavailable (just replaced) and kIo.
   static Result<std::unique_ptr<StateFile>> Open(const std::string& path, std::vector<std::string>& warnings);
   ~StateFile();
   StateFile(const StateFile&) = delete;
@@ -48,12 +48,14 @@ class StateFile {
   explicit StateFile(std::string path) : path_(std::move(path)) {}
   Status Append(const std::string& line);
   Status Rewrite();
+  Status MakeNamed();
   void CompactWhenLong();
 
-  const std::string path_;
+  const std::string path_;  // links resolved
   StoredState state_;
   int fd_ = -1;
   uint64_t size_bytes_ = 0, compact_bytes_ = 0;  // now, and after the last rewriting
+  bool is_named_ = true;                         // the last rewriting is durable under its name
   Status broken_;
 };
 

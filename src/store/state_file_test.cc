@@ -1,9 +1,16 @@
 #include "store/state_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/atomic_file.h"
 #include "testing/tiny_family.h"
@@ -107,6 +114,51 @@ TEST_F(StateFileTest, RefusesWhatIsNotItsOwn) {
 TEST_F(StateFileTest, BelongsToOneProcessAtATime) {
   const auto file = Open();
   EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kFailedPrecondition);
+}
+
+// Whoever gets the lock of the file that has just been renamed into place has a file to which another still appends.
+TEST_F(StateFileTest, BelongsToOneProcessWhileItIsRewritten) {
+  constexpr int kChanges = 15;
+  auto file = Open();
+  std::atomic<bool> is_done{false};
+  std::atomic<int> n_taken{0};
+  std::thread other([&] {
+    while (!is_done) {
+      const int fd = open(path_.c_str(), O_RDWR | O_CLOEXEC);
+      if (fd < 0) continue;
+      if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        struct stat mine = {}, named = {};
+        const bool is_named = fstat(fd, &mine) == 0 && stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino;
+        if (is_named && !is_done) ++n_taken;
+        if (is_named) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      close(fd);
+    }
+  });
+  const std::string root(600'000, 'r');  // every third change rewrites the file
+  for (int i = 0; i < kChanges; ++i) {
+    DF_EXPECT_OK(file->Register("v", {.directory = std::to_string(i), .root = root, .parent = ""}));
+  }
+  is_done = true;
+  other.join();
+  file.reset();
+  EXPECT_EQ(n_taken, 0);
+  EXPECT_EQ(Open()->state().registrations.at("v").directory, std::to_string(kChanges - 1));
+}
+
+TEST_F(StateFileTest, KeepsItsModeAndTheLinkThatLeadsToIt) {
+  const std::string link = directory_ / "link";
+  std::filesystem::create_symlink(path_, link);
+  for (int i = 0; i < 2; ++i) {
+    const auto file = ValueOrDie(StateFile::Open(link, warnings_));
+    DF_EXPECT_OK(file->SetPinned("a", true));
+    struct stat info = {};
+    ASSERT_EQ(stat(path_.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, i == 0 ? 0600u : 0640u);
+    ASSERT_EQ(chmod(path_.c_str(), 0640), 0);
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(Open()->state().pins.at("a"));
 }
 
 TEST_F(StateFileTest, StaysShortHoweverOftenThingsChange) {
