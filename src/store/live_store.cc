@@ -134,8 +134,7 @@ bool LiveStore::HasPinnedName(const Variant& variant) const {
 Status LiveStore::Keep(const Opened& opened, const RegisterOptions& options) {
   if (state_ == nullptr) return Status::Ok();
   const std::string& name = opened.variant->name;
-  DF_RETURN_IF_ERROR(state_->Register(name, {opened.given, opened.variant->root, options.parent}));
-  return options.pinned ? state_->SetPinned(name, true) : Status::Ok();
+  return state_->Register(name, {opened.given, opened.variant->root, options.parent}, options.pinned);
 }
 
 // Back to what was before a change that could not be kept.

@@ -1,4 +1,7 @@
 // Names that come from the command line, the state file and the watched directory.
+#include <sys/resource.h>
+
+#include <csignal>
 #include <filesystem>
 
 #include "store/live_store.h"
@@ -10,6 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::ExpectRefusal;
+using testing::StatusOf;
 using testing::ValueOrDie;
 
 TEST_F(LiveStoreTest, BringsRuntimeRegistrationsBackAfterARestart) {
@@ -49,6 +53,33 @@ TEST_F(LiveStoreTest, BringsRuntimeRegistrationsBackAfterARestart) {
     DF_EXPECT_OK(store->Retire("tone", ""));  // gives up one that could not be restored
     EXPECT_EQ(store->Retire("tone", "").code(), StatusCode::kNotFound);
   }
+}
+
+// The call is refused, so nothing of it may come back.
+TEST_F(LiveStoreTest, APinnedRegistrationIsKeptWholeOrNotAtAll) {
+  const std::string state = Path("state-whole-" + std::to_string(getpid()));
+  signal(SIGXFSZ, SIG_IGN);
+  {
+    const auto store = Make({.state_file = state});
+    ValueOrDie(store->Register("math", Path("delta"), {}));
+    const uint64_t size_bytes = fs::file_size(state);
+    ValueOrDie(store->Register("math", Path("delta2"), {.replace = true}));
+    rlimit limit = {};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const rlim_t former = limit.rlim_cur;
+    const uint64_t line_bytes = fs::file_size(state) - size_bytes;
+    limit.rlim_cur = fs::file_size(state) + line_bytes + 8;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    const auto refused = store->Register("math", Path("delta"), {.replace = true, .pinned = true});
+    limit.rlim_cur = former;
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    EXPECT_EQ(StatusOf(refused).code(), StatusCode::kIo);
+    EXPECT_FALSE(StatusFor(*store, "math").pinned);
+  }
+  const auto store = Make({.state_file = state});
+  store->RestoreAndWatch();
+  EXPECT_EQ(store->FindOrNull("math")->directory, ValueOrDie(OpenVariant(*base_.weights, Path("delta2")))->directory);
+  EXPECT_FALSE(StatusFor(*store, "math").pinned);
 }
 
 TEST_F(LiveStoreTest, FollowsAWatchedDirectory) {

@@ -147,14 +147,14 @@ Status StateFile::MakeNamed() {
   return Status::Ok();
 }
 
-Status StateFile::Append(const std::string& line) {
+Status StateFile::Append(const std::string& lines) {
   DF_RETURN_IF_ERROR(broken_);
   DF_RETURN_IF_ERROR(MakeNamed());  // or what is acknowledged now would not be found after a power failure
-  const ssize_t written = pwrite(fd_, line.data(), line.size(), static_cast<off_t>(size_bytes_));
+  const ssize_t written = pwrite(fd_, lines.data(), lines.size(), static_cast<off_t>(size_bytes_));
   int error = written < 0 ? errno : ENOSPC;
-  if (written == static_cast<ssize_t>(line.size())) {
+  if (written == static_cast<ssize_t>(lines.size())) {
     if (fdatasync(fd_) == 0) {
-      size_bytes_ += line.size();
+      size_bytes_ += lines.size();
       return Status::Ok();
     }
     error = errno;
@@ -171,9 +171,10 @@ void StateFile::CompactWhenLong() {
   if (!rewritten.ok()) compact_bytes_ = size_bytes_;  // the lines are in either file: try again much later
 }
 
-Status StateFile::Register(const std::string& name, const StoredRegistration& registration) {
-  DF_RETURN_IF_ERROR(Append(RegisterLine(name, registration)));
+Status StateFile::Register(const std::string& name, const StoredRegistration& registration, bool pinned) {
+  DF_RETURN_IF_ERROR(Append(RegisterLine(name, registration) + (pinned ? PinLine(name, true) : "")));
   state_.registrations[name] = registration;
+  if (pinned) state_.pins[name] = true;
   CompactWhenLong();
   return Status::Ok();
 }

@@ -40,13 +40,14 @@ class StateFile {
 
   // On disk when they return ok; no change when they do not. Once a failed write could not be taken back, every later
   // call says so (kIo).
-  Status Register(const std::string& name, const StoredRegistration& registration);
+  Status Register(const std::string& name, const StoredRegistration& registration,
+                  bool pinned = false);    // both or none
   Status Retire(const std::string& name);  // its pin goes with it
   Status SetPinned(const std::string& name, bool pinned);
 
  private:
   explicit StateFile(std::string path) : path_(std::move(path)) {}
-  Status Append(const std::string& line);
+  Status Append(const std::string& lines);
   Status Rewrite();
   Status MakeNamed();
   void CompactWhenLong();
