@@ -74,17 +74,18 @@ void LiveStore::Warn(const std::string& text) const {
 Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::string& directory,
                                           const RegisterOptions& options, bool verify) const {
   OpenOptions how = {.verify = verify};
+  std::shared_ptr<const Variant> under = base_.variant;
   if (!options.parent.empty()) {
-    const auto found = registry_.FindOrNull(options.parent);
-    if (found == nullptr || found->IsBase() || found->generation->info().kind != VariantKind::kDelta) {
+    under = registry_.FindOrNull(options.parent);
+    if (under == nullptr || under->IsBase() || under->generation->info().kind != VariantKind::kDelta) {
       return FailedPrecondition("its parent \"" + options.parent + "\" is no registered 1-bit variant");
     }
-    how.parent = found->generation;
-    how.parent_source = &StoredOf(*found).source();
+    how.parent = under->generation;
+    how.parent_source = &StoredOf(*under).source();
   }
   Opened opened;
   DF_ASSIGN_OR_RETURN(opened.source, OpenVariant(*base_.weights, directory, how));
-  DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(base_, *opened.source, name));
+  DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(*under, *opened.source, name));
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
   opened.given = !error && std::filesystem::exists(absolute, error) ? absolute.string() : directory;  // else a hub id

@@ -289,6 +289,35 @@ TEST_F(LiveStoreTest, AnAdapterOnAOneBitVariantBringsItsParentAlong) {
   EXPECT_TRUE(WaitFor(*child).granted());  // queued before: its parent comes with it
 }
 
+TEST_F(LiveStoreTest, AnAdapterTakesFromItsParentWhatItLacks) {
+  const std::string parent_at = CopyOf("delta", "instructed");
+  testing::WriteText(parent_at + "/chat_template.jinja", "the parent's");
+  testing::WriteText(parent_at + "/generation_config.json", R"({"eos_token_id": [3, 5], "temperature": 0.5})");
+  Json tokenizer = ValueOrDie(ReadJsonFile(Path("base") + "/tokenizer.json"));
+  tokenizer["note"] = "of its own bytes";
+  testing::WriteText(parent_at + "/tokenizer.json", DumpJson(tokenizer));
+  const std::string own_at = CopyOf("adapter", "own-template");
+  testing::WriteText(own_at + "/chat_template.jinja", "the adapter's");
+  testing::WriteText(own_at + "/generation_config.json", R"({"temperature": 0.25})");
+
+  const auto store = Make();
+  const auto parent = ValueOrDie(store->Register("math", parent_at, {}));
+  ASSERT_NE(parent->text->tokenizer, base_.variant->text->tokenizer);
+  const auto child = ValueOrDie(store->Register("tone", Path("adapter"), {.parent = "math"}));
+  EXPECT_EQ(child->text->tokenizer, parent->text->tokenizer);
+  EXPECT_EQ(child->text->chat_template, parent->text->chat_template);
+  EXPECT_EQ(child->defaults.temperature, 0.5);
+  EXPECT_EQ(child->eos_ids, parent->eos_ids);
+  const auto own = ValueOrDie(store->Register("own", own_at, {.parent = "math"}));
+  EXPECT_NE(own->text->chat_template, parent->text->chat_template);
+  EXPECT_EQ(own->text->tokenizer, parent->text->tokenizer);
+  EXPECT_EQ(own->defaults.temperature, 0.25);
+
+  const auto given = Make();
+  DF_EXPECT_OK(given->AddGiven({{"tone", Path("adapter"), "math"}, {"math", parent_at}}, {}));
+  EXPECT_EQ(given->FindOrNull("tone")->text->chat_template, given->FindOrNull("math")->text->chat_template);
+}
+
 TEST_F(LiveStoreTest, ANameThatCannotBeGivenLeavesNoMemoryBehind) {
   const auto store = Make({.budget_bytes = BytesOf("delta") + BytesOf("adapter")});
   const auto former = ValueOrDie(store->Register("big", Path("delta2"), {}));  // as a request does that is queued

@@ -29,12 +29,12 @@ struct TextParts {
   const std::string& directory;
   const ModelConfig& config;
   GenerationDefaults defaults;
-  const ModelText* base_text = nullptr;
+  const ModelText* text_under = nullptr;  // of what it was made on
 };
 
 Result<std::shared_ptr<Variant>> MakeVariant(const std::string& name, TextParts parts) {
   auto variant = std::make_shared<Variant>();
-  DF_ASSIGN_OR_RETURN(ModelText text, LoadModelText(parts.directory, parts.base_text));
+  DF_ASSIGN_OR_RETURN(ModelText text, LoadModelText(parts.directory, parts.text_under));
   variant->name = name;
   variant->root = variant->directory = parts.directory;
   variant->eos_ids = StopTokens(text, parts.defaults, parts.config);
@@ -145,10 +145,10 @@ Status VerifySource(const VariantSource& source) {
   return source.delta != nullptr ? source.delta->VerifyDigest() : Status::Ok();
 }
 
-Result<std::shared_ptr<Variant>> DescribeVariant(const LoadedBase& base, const VariantSource& source,
+Result<std::shared_ptr<Variant>> DescribeVariant(const Variant& under, const VariantSource& source,
                                                  const std::string& name) {
-  // A variant that says nothing of its own samples as the base does.
-  GenerationDefaults defaults = base.variant->defaults;
+  // A variant that says nothing of its own samples as what it was made on.
+  GenerationDefaults defaults = under.defaults;
   DF_ASSIGN_OR_RETURN(const bool has_own, HasFile(source.directory + "/generation_config.json"));
   if (has_own) {
     DF_ASSIGN_OR_RETURN(defaults, LoadGenerationDefaults(source.directory));
@@ -156,7 +156,7 @@ Result<std::shared_ptr<Variant>> DescribeVariant(const LoadedBase& base, const V
   DF_ASSIGN_OR_RETURN(auto variant, MakeVariant(name, {.directory = source.directory,
                                                        .config = source.info.config,
                                                        .defaults = std::move(defaults),
-                                                       .base_text = base.variant->text.get()}));
+                                                       .text_under = under.text.get()}));
   variant->stored_bytes = source.info.stored_bytes;
   variant->resident_bytes = source.info.resident_bytes;
   return variant;

@@ -46,8 +46,9 @@ Result<std::shared_ptr<const VariantSource>> OpenVariant(const BaseWeights& base
 // Reads every byte and compares the digest: OpenVariant's errors.
 Status VerifySource(const VariantSource& source);
 
-// The text side of `source` for a variant called `name`: what it lacks is the base's. LoadModelText's errors.
-Result<std::shared_ptr<Variant>> DescribeVariant(const LoadedBase& base, const VariantSource& source,
+// The text side of `source` for a variant called `name`: what it lacks is that of `under`, the variant that it was made
+// on: its parent, or the base. LoadModelText's errors.
+Result<std::shared_ptr<Variant>> DescribeVariant(const Variant& under, const VariantSource& source,
                                                  const std::string& name);
 
 // Packs the weights. `parent` are those of source.parent, null without. kUnavailable starting with kGenerationGone when

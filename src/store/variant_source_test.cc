@@ -18,7 +18,7 @@ class VariantSourceTest : public StoreFixture {
     return OpenVariant(*base_.weights, Path(name));
   }
   static std::shared_ptr<Variant> Describe(const std::string& name) {
-    return ValueOrDie(DescribeVariant(base_, *ValueOrDie(Open(name)), name));
+    return ValueOrDie(DescribeVariant(*base_.variant, *ValueOrDie(Open(name)), name));
   }
   static Status PackStatus(const VariantSource& source) {
     return StatusOf(PackVariant(*context_, *base_.weights, source));
