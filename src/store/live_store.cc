@@ -74,6 +74,7 @@ void LiveStore::Warn(const std::string& text) const {
 Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::string& directory,
                                           const RegisterOptions& options, bool verify) const {
   OpenOptions how = {.verify = verify};
+  std::shared_ptr<const VariantSource> files_under;  // while its own are opened
   std::shared_ptr<const Variant> under = base_.variant;
   if (!options.parent.empty()) {
     under = registry_.FindOrNull(options.parent);
@@ -81,7 +82,8 @@ Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::st
       return FailedPrecondition("its parent \"" + options.parent + "\" is no registered 1-bit variant");
     }
     how.parent = under->generation;
-    how.parent_source = &StoredOf(*under).source();
+    files_under = StoredOf(*under).source();
+    how.parent_source = files_under.get();
   }
   Opened opened;
   DF_ASSIGN_OR_RETURN(opened.source, OpenVariant(*base_.weights, directory, how));
@@ -188,7 +190,7 @@ Result<std::shared_ptr<const Variant>> LiveStore::Register(const std::string& na
 bool LiveStore::IsParent(const Variant& variant) const {
   const auto all = registry_.List();
   return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-    return !other->IsBase() && StoredOf(*other).source().parent == variant.generation;
+    return !other->IsBase() && StoredOf(*other).parent() == variant.generation;
   });
 }
 

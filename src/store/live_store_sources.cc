@@ -110,7 +110,7 @@ Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& v
     if (!loaded.ok()) return loaded.Annotate("variant \"" + variant->name + "\"");
   }
   return ForEach(later.size(), options_.n_load_threads, [&](size_t i) -> Status {
-    const Status verified = VerifySource(StoredOf(*later[i]).source());
+    const Status verified = VerifySource(*StoredOf(*later[i]).source());
     return verified.ok() ? verified : verified.Annotate("variant \"" + later[i]->name + "\"");
   });
 }

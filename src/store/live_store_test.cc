@@ -318,6 +318,41 @@ TEST_F(LiveStoreTest, AnAdapterTakesFromItsParentWhatItLacks) {
   EXPECT_EQ(given->FindOrNull("tone")->text->chat_template, given->FindOrNull("math")->text->chat_template);
 }
 
+TEST_F(LiveStoreTest, AGenerationDamagedInPlaceIsRepairedByRegisteringGoodFiles) {
+  for (const std::string repaired : {"damaged", "elsewhere"}) {
+    const auto store = Make();
+    const std::string at = CopyOf("delta", "damaged"), path = at + "/delta_model.safetensors";
+    const auto variant = ValueOrDie(store->Register("math", at, {}));
+    fs::resize_file(path, 4096);
+    ExpectRefusal(WaitFor(*variant).failure, StatusCode::kUnavailable, {kGenerationGone});
+    CopyOf("delta", "good");
+    if (repaired == "damaged") fs::remove_all(at);
+    fs::remove_all(Path("elsewhere"));
+    fs::rename(Path("good"), Path(repaired));
+    const auto again = ValueOrDie(store->Register("math", Path(repaired), {.replace = true}));
+    EXPECT_EQ(again->generation, variant->generation);
+    EXPECT_TRUE(WaitFor(*again).granted());  // without waiting for the backoff of the failure
+  }
+}
+
+TEST_F(LiveStoreTest, AFileThatWasShortForAWhileIsReadAgain) {
+  const auto store = Make();
+  const std::string path = CopyOf("delta", "short") + "/delta_model.safetensors";
+  const std::string whole = ValueOrDie(ReadFileBounded(path, size_t{1} << 30));
+  const auto variant = ValueOrDie(store->Register("math", Path("short"), {}));
+  fs::resize_file(path, 4096);  // as by cp over it
+  ExpectRefusal(WaitFor(*variant).failure, StatusCode::kUnavailable, {kGenerationGone});
+  std::ofstream(path, std::ios::binary) << whole;
+  EXPECT_TRUE(Eventually([&] { return Ask(*variant).granted(); }));
+  CopyOf("delta2", "next-short");  // other files are not taken for these
+  fs::remove_all(Path("short"));
+  fs::rename(Path("next-short"), Path("short"));
+  DF_EXPECT_OK(store->Evict("math", ""));
+  const LeaseAttempt attempt = WaitFor(*variant);
+  ASSERT_TRUE(attempt.granted());
+  EXPECT_EQ(attempt.lease.weights()->digest, variant->generation->info().digest);
+}
+
 TEST_F(LiveStoreTest, ANameThatCannotBeGivenLeavesNoMemoryBehind) {
   const auto store = Make({.budget_bytes = BytesOf("delta") + BytesOf("adapter")});
   const auto former = ValueOrDie(store->Register("big", Path("delta2"), {}));  // as a request does that is queued

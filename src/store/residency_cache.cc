@@ -41,7 +41,15 @@ void ResidencyCache::Retire(CacheId id) {
   entry.pinned = entry.prefetch = false;
 }
 
-void ResidencyCache::Revive(CacheId id) { entries_.at(id).retired = false; }
+void ResidencyCache::Revive(CacheId id) {
+  Entry& entry = entries_.at(id);
+  entry.retired = false;
+  if (entry.failure.ok()) return;
+  entry.failure = Status::Ok();
+  entry.n_failures = 0;
+  entry.answered = true;
+  entry.since_us = std::min(entry.since_us, latest_us_);
+}
 
 void ResidencyCache::Forget(CacheId id) {
   Retire(id);

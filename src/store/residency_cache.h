@@ -91,7 +91,7 @@ class ResidencyCache {
   CacheId Add(const CacheContent& content);
   // No name stands for it any more: unpinned, and dropped once nobody leases or waits for it.
   void Retire(CacheId id);
-  void Revive(CacheId id);  // a name stands for it again
+  void Revive(CacheId id);  // a name stands for it (again), its files were found good: a failure is forgotten
   // Nobody can ask for it any more. Its id is gone once its memory is.
   void Forget(CacheId id);
   // kResourceExhausted, with both numbers, when it can never be resident beside what is pinned.

@@ -209,6 +209,19 @@ TEST(ResidencyCache, BacksOffFromOneSecondToFiveMinutes) {
   DF_EXPECT_OK(driven.cache.View(id, driven.now_us).failure);
 }
 
+// Its files were found good, so nobody waits out what the former ones earned.
+TEST(ResidencyCache, ForgetsAFailureWhenItsNameIsGivenAgain) {
+  Driven driven(Budget(60));
+  const CacheId id = driven.Add(60);
+  DF_EXPECT_OK(driven.cache.SetPinned(id, true, driven.now_us));
+  driven.Fail(id, Corrupt("broken"));
+  EXPECT_EQ(driven.cache.NextLoad(driven.now_us), std::nullopt);
+  driven.cache.Revive(id);
+  DF_EXPECT_OK(driven.cache.View(id, driven.now_us).failure);
+  EXPECT_EQ(driven.Settle(), std::vector{id});
+  EXPECT_TRUE(driven.Lease(id));
+}
+
 TEST(ResidencyCache, TriesAPinnedOneAgainByItself) {
   Driven driven(Budget(60));
   const CacheId id = driven.Add(60);

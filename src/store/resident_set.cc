@@ -1,6 +1,7 @@
 #include "store/resident_set.h"
 
 #include <chrono>
+#include <new>
 #include <utility>
 
 #include "base/heap.h"
@@ -24,15 +25,31 @@ Status PublicFailure(const Status& cause) {
   return Unavailable("this variant cannot be loaded now: " + why);
 }
 
+// Whether a load failed for its files, not for want of memory or because it was given up.
+bool MayBeDamage(const Status& cause) {
+  return cause.code() != StatusCode::kResourceExhausted && cause.code() != StatusCode::kCancelled;
+}
+
 // How often the dropper looks without being told: a fraction of the patience while somebody waits, else for idle ones.
 constexpr auto kBusyTick = std::chrono::milliseconds(250);
 constexpr auto kIdleTick = std::chrono::seconds(1);
 
 }  // namespace
 
-StoredGeneration::~StoredGeneration() { set_->Forget(id_, source_->info.digest); }
+StoredGeneration::~StoredGeneration() { set_->Forget(id_, info_.digest); }
 LeaseAttempt StoredGeneration::TryLease(int64_t now_us) const { return set_->TryLease(id_, now_us); }
 void StoredGeneration::CountRequest(int64_t now_us) const { set_->CountRequest(id_, now_us); }
+
+std::shared_ptr<const VariantSource> StoredGeneration::source() const {
+  const std::scoped_lock lock(source_mutex_);
+  return source_;
+}
+
+std::shared_ptr<const VariantSource> StoredGeneration::ExchangeSource(
+    std::shared_ptr<const VariantSource> source) const {
+  const std::scoped_lock lock(source_mutex_);
+  return std::exchange(source_, std::move(source));
+}
 
 std::shared_ptr<ResidentSet> ResidentSet::Create(std::shared_ptr<const BaseWeights> base, ResidentSetOptions options) {
   const size_t n_loaders = options.cache.max_loads;
@@ -82,11 +99,14 @@ void ResidentSet::RaiseBudget(uint64_t budget_bytes) {
 }
 
 Result<StoredGenerationRef> ResidentSet::Adopt(std::shared_ptr<const VariantSource> source) {
-  StoredGenerationRef generation;  // outlives the lock: its end takes it
+  StoredGenerationRef generation;               // outlives the lock: its end takes it
+  std::shared_ptr<const VariantSource> former;  // unmapped after it
   const std::scoped_lock lock(mutex_);
-  auto& known = by_digest_[source->info.digest];
-  generation = known.lock();
+  const std::string digest = source->info.digest;
+  if (const auto known = by_digest_.find(digest); known != by_digest_.end()) generation = known->second.lock();
   if (generation != nullptr) {
+    former = generation->ExchangeSource(std::move(source));
+    slots_.at(generation->id()).was_damaged = false;
     cache_.Revive(generation->id());
     return generation;
   }
@@ -96,7 +116,7 @@ Result<StoredGenerationRef> ResidentSet::Adopt(std::shared_ptr<const VariantSour
   DF_RETURN_IF_ERROR(cache_.CheckFits(content));
   const CacheId id = cache_.Add(content);
   generation = std::make_shared<const StoredGeneration>(shared_from_this(), id, std::move(source));
-  slots_[id].generation = known = generation;
+  slots_[id].generation = by_digest_[digest] = generation;
   return generation;
 }
 
@@ -263,23 +283,49 @@ void ResidentSet::LoadLoop() {
   }
 }
 
+// Files that failed are opened again where they were found: a mapping of which a page could not be read, or whose file
+// was cut short for a moment, stays damaged whatever the disk holds now, and good files may have been put in their
+// place.
+Result<std::shared_ptr<const VariantWeights>> ResidentSet::Pack(KernelContext& context,
+                                                                const StoredGeneration& generation, bool was_damaged,
+                                                                PackOptions options) const {
+  std::shared_ptr<const VariantSource> source = generation.source();
+  if (was_damaged) {
+    const auto* parent = static_cast<const StoredGeneration*>(generation.parent().get());
+    const auto parent_source = parent == nullptr ? nullptr : parent->source();
+    try {
+      const auto fresh =
+          OpenVariant(*base_, source->directory,
+                      {.parent = generation.parent(), .parent_source = parent_source.get(), .verify = false});
+      if (fresh.ok() && (*fresh)->info.digest == generation.info().digest) source = *fresh;  // else another generation
+    } catch (const std::bad_alloc&) {
+      return ResourceExhausted("no memory to open its files again");
+    }
+  }
+  if (was_damaged || source->verified) options.first_reading = false;
+  auto weights = PackVariant(context, *base_, *source, options);
+  if (weights.ok() && was_damaged) generation.ExchangeSource(std::move(source));
+  return weights;
+}
+
 void ResidentSet::LoadOne(KernelContext& context, CacheId id, std::unique_lock<std::mutex>& lock) {
   const Slot& slot = slots_.at(id);
   StoredGenerationRef generation = slot.generation.lock();
+  const bool was_damaged = slot.was_damaged;
   PackOptions options = {.parent = nullptr, .first_reading = !slot.was_read, .progress = {}};
-  if (generation != nullptr && generation->source().verified) options.first_reading = false;
-  if (generation != nullptr && generation->source().parent != nullptr) {
-    options.parent = slots_.at(static_cast<const StoredGeneration&>(*generation->source().parent).id()).weights;
+  if (generation != nullptr && generation->parent() != nullptr) {
+    options.parent = slots_.at(static_cast<const StoredGeneration&>(*generation->parent()).id()).weights;
   }
   lock.unlock();
   options.progress = [this](size_t bytes) { return Pace(bytes); };
   Result<std::shared_ptr<const VariantWeights>> weights = Cancelled("nobody refers to it any more");
-  if (generation != nullptr) weights = PackVariant(context, *base_, generation->source(), options);
+  if (generation != nullptr) weights = Pack(context, *generation, was_damaged, std::move(options));
   generation.reset();  // its end takes the lock
   options.parent.reset();
   lock.lock();
+  Slot& loaded = slots_.at(id);
+  loaded.was_damaged = !weights.ok() && MayBeDamage(weights.status());
   if (weights.ok()) {
-    Slot& loaded = slots_.at(id);
     loaded.was_read = true;
     cache_.LoadDone(id, (*weights)->bytes, clock_->NowUs());
     loaded.weights = *std::move(weights);

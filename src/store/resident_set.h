@@ -24,22 +24,32 @@ namespace df {
 class ResidentSet;
 
 // The store's generations. Keeps the files open; gone when the last variant and request that refer to it are.
+// Thread-safe.
 class StoredGeneration final : public Generation {
  public:
   StoredGeneration(std::shared_ptr<ResidentSet> set, CacheId id, std::shared_ptr<const VariantSource> source)
-      : set_(std::move(set)), id_(id), source_(std::move(source)) {}
+      : set_(std::move(set)), id_(id), info_(source->info), parent_(source->parent), source_(std::move(source)) {}
   ~StoredGeneration() override;
 
-  const GenerationInfo& info() const override { return source_->info; }
+  const GenerationInfo& info() const override { return info_; }
   LeaseAttempt TryLease(int64_t now_us) const override;
   void CountRequest(int64_t now_us) const override;
   CacheId id() const { return id_; }
-  const VariantSource& source() const { return *source_; }
+  const GenerationRef& parent() const { return parent_; }
+  // The files that it is packed from: those of this content that were opened last.
+  std::shared_ptr<const VariantSource> source() const;
 
  private:
+  friend class ResidentSet;
+  // Other files of the same content, and the former ones.
+  std::shared_ptr<const VariantSource> ExchangeSource(std::shared_ptr<const VariantSource> source) const;
+
   const std::shared_ptr<ResidentSet> set_;
   const CacheId id_;
-  const std::shared_ptr<const VariantSource> source_;
+  const GenerationInfo info_;
+  const GenerationRef parent_;
+  mutable std::mutex source_mutex_;  // taken last
+  mutable std::shared_ptr<const VariantSource> source_;
 };
 using StoredGenerationRef = std::shared_ptr<const StoredGeneration>;
 
@@ -56,7 +66,9 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   ~ResidentSet();
 
   void RaiseBudget(uint64_t budget_bytes);
-  // The generation of that content: the one there is already, or a new one. kResourceExhausted when it can never fit.
+  // The generation of that content: the one there is already, which takes these files for its own (its former ones may
+  // be damaged) and is loaded from them without waiting for the end of a failure; or a new one. kResourceExhausted when
+  // it can never fit.
   Result<StoredGenerationRef> Adopt(std::shared_ptr<const VariantSource> source);
   // No name stands for it any more.
   void Retire(const StoredGeneration& generation);
@@ -92,6 +104,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
     std::weak_ptr<const StoredGeneration> generation;
     std::shared_ptr<const VariantWeights> weights;  // while resident
     bool was_read = false;                          // a load has gone through
+    bool was_damaged = false;                       // the last load failed for its files
   };
 
   ResidentSet(std::shared_ptr<const BaseWeights> base, ResidentSetOptions options);
@@ -102,6 +115,8 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   void Forget(CacheId id, const std::string& digest);
   void LoadLoop();
   void LoadOne(KernelContext& context, CacheId id, std::unique_lock<std::mutex>& lock);
+  Result<std::shared_ptr<const VariantWeights>> Pack(KernelContext& context, const StoredGeneration& generation,
+                                                     bool was_damaged, PackOptions options) const;
   Status Pace(size_t bytes);
   void DropLoop();
   void WakeAll();

@@ -27,6 +27,7 @@ Result<Store::GenerationPtr> Store::Adopt(Source source) {
   auto& known = by_digest_[source.digest];
   if (GenerationPtr generation = known.lock()) {
     cache_.Revive(generation->id());
+    books_.at(generation->id()).n_failures = 0;  // a failure is forgotten: no backing off from it
     return generation;
   }
   const auto* parent = static_cast<const SimulatedGeneration*>(source.parent.get());
