@@ -110,13 +110,17 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
   }
   DF_ASSIGN_OR_RETURN(const StoredGenerationRef generation, set_->Adopt(opened.source));
   opened.variant->generation = generation;
-  const bool was_pinned = IsPinned(name), is_pinned = options.pinned || was_pinned;
+  bool is_pinned = options.pinned || IsPinned(name);
   Status kept = is_pinned ? MovePin(name, *generation) : Status::Ok();
+  if (!kept.ok() && !options.pinned && registry_.FindOrNull(name) == nullptr) {  // an old wish: better without it
+    Warn("\"" + name + "\" cannot be pinned: " + kept.message());
+    kept = Status::Ok();
+    is_pinned = false;
+  }
   if (kept.ok() && origin == Origin::kRuntime) kept = Keep(opened, options);
   if (!kept.ok()) {
-    pinned_.Set(name, false);
     ReleaseIfNameless(*opened.variant);  // it may have been there before, without a name, for requests under way
-    UndoPin(name, was_pinned);           // once the other's pin takes no room
+    UndoPin(name);                       // once the other's pin takes no room
     return kept;
   }
   std::shared_ptr<const Variant> variant = std::move(opened.variant);
@@ -127,10 +131,11 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
   return variant;
 }
 
-bool LiveStore::HasPinnedName(const Variant& variant) const {
+// Whether one of its names is pinned, `but` not counted.
+bool LiveStore::HasPinnedName(const Variant& variant, const std::string& but) const {
   const auto all = registry_.List();
   return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-    return other->generation == variant.generation && IsPinned(other->name);
+    return other->generation == variant.generation && other->name != but && IsPinned(other->name);
   });
 }
 
@@ -140,25 +145,19 @@ Status LiveStore::Keep(const Opened& opened, const RegisterOptions& options) {
   return state_->Register(name, {opened.given, opened.variant->root, options.parent}, options.pinned);
 }
 
-// Back to what was before a change that could not be kept.
-void LiveStore::UndoPin(const std::string& name, bool was_pinned) {
-  pinned_.Set(name, was_pinned);
+// What `name` stands for is pinned as the name is: after a change that could not be kept.
+void LiveStore::UndoPin(const std::string& name) {
   const auto variant = registry_.FindOrNull(name);
   if (variant == nullptr) return;
-  const Status undone = ApplyPin(*variant, was_pinned);
+  const Status undone = ApplyPin(*variant, IsPinned(name));
   if (!undone.ok()) Warn("\"" + name + "\": " + undone.message());
 }
 
 // The pin of `name` to the generation that it will stand for; where that does not fit, all stays as it was.
 Status LiveStore::MovePin(const std::string& name, const StoredGeneration& to) {
   const auto former = registry_.FindOrNull(name);
-  const bool was_pinned = pinned_.Set(name, false);
-  if (former != nullptr) DF_RETURN_IF_ERROR(ApplyPin(*former, false));
-  Status moved = set_->SetPinned(to, true);
-  if (moved.ok()) return moved;
-  pinned_.Set(name, was_pinned);
-  if (was_pinned) DF_RETURN_IF_ERROR(ApplyPin(*former, true));
-  return moved;
+  const bool gives_up = former != nullptr && IsPinned(name) && !HasPinnedName(*former, name);
+  return set_->MovePin(gives_up ? &StoredOf(*former) : nullptr, to);
 }
 
 Result<std::shared_ptr<const Variant>> LiveStore::RegisterFrom(Origin origin, const std::string& name,
@@ -204,27 +203,34 @@ void LiveStore::ReleaseIfNameless(const Variant& variant) {
   set_->Retire(StoredOf(variant));
 }
 
-Status LiveStore::RetireLocked(const std::string& name, const std::string& expected_generation,
-                               std::shared_ptr<const Variant>& removed) {
+// One that could not be restored, or a pin of what is not there.
+Status LiveStore::RetireAbsent(const std::string& name) {
+  const bool is_stored = state_ != nullptr && state_->state().registrations.contains(name);
+  if (!is_stored && !IsPinned(name)) return NotFound("the model \"" + name + "\" cannot be found");
+  if (state_ != nullptr) DF_RETURN_IF_ERROR(state_->Retire(name));
+  pinned_.Set(name, false);
+  return Status::Ok();
+}
+
+Status LiveStore::RetireFrom(Origin origin, const std::string& name, const std::string& expected_generation) {
+  std::shared_ptr<const Variant> removed;
+  const std::scoped_lock lock(changes_);
   const auto found = registry_.Find(name, expected_generation);
-  if (!found.ok()) {
-    const bool is_stored = state_ != nullptr && state_->state().registrations.contains(name);
-    if (found.status().code() != StatusCode::kNotFound || !is_stored) return found.status();
-    return state_->Retire(name);  // one that could not be restored
-  }
+  if (!found.ok() && found.status().code() == StatusCode::kNotFound) return RetireAbsent(name);
+  DF_RETURN_IF_ERROR(found.status());
   if (IsParent(**found))
     return FailedPrecondition("\"" + name + "\" is the parent of other variants: retire them first");
-  if (state_ != nullptr) DF_RETURN_IF_ERROR(state_->Retire(name));
+  // A pin goes with an operator's word. What is away from the watched directory may come back.
+  const bool forgets = origin == Origin::kRuntime;
+  if (state_ != nullptr && forgets) DF_RETURN_IF_ERROR(state_->Retire(name));
   DF_ASSIGN_OR_RETURN(removed, registry_.Remove(name, expected_generation));
-  pinned_.Set(name, false);
+  if (forgets) pinned_.Set(name, false);
   ReleaseIfNameless(*removed);
   return Status::Ok();
 }
 
 Status LiveStore::Retire(const std::string& name, const std::string& expected_generation) {
-  std::shared_ptr<const Variant> removed;
-  const std::scoped_lock lock(changes_);
-  return RetireLocked(name, expected_generation, removed);
+  return RetireFrom(Origin::kRuntime, name, expected_generation);
 }
 
 // A generation is pinned while one of its names is.
@@ -234,17 +240,20 @@ Status LiveStore::ApplyPin(const Variant& variant, bool pinned) {
 }
 
 Status LiveStore::ChangePin(const std::string& name, const std::string& expected_generation, bool pinned) {
-  std::shared_ptr<const Variant> variant;
+  std::shared_ptr<const Variant> variant;  // null: nothing stands for it, but it may be pinned no more
   const std::scoped_lock lock(changes_);
-  DF_ASSIGN_OR_RETURN(variant, registry_.Find(name, expected_generation));
-  if (pinned_.Set(name, pinned) == pinned) return Status::Ok();
-  Status changed = ApplyPin(*variant, pinned);
-  if (!changed.ok()) {
-    pinned_.Set(name, !pinned);
-    return changed;
+  auto found = registry_.Find(name, expected_generation);
+  const bool is_absent = !found.ok() && found.status().code() == StatusCode::kNotFound;
+  if (!is_absent || pinned || !IsPinned(name)) {
+    DF_ASSIGN_OR_RETURN(variant, std::move(found));
   }
-  if (state_ != nullptr) changed = state_->SetPinned(name, pinned);
-  if (!changed.ok()) UndoPin(name, !pinned);
+  if (pinned_.Set(name, pinned) == pinned) return Status::Ok();
+  Status changed = variant == nullptr ? Status::Ok() : ApplyPin(*variant, pinned);
+  const bool is_applied = changed.ok();
+  if (is_applied && state_ != nullptr) changed = state_->SetPinned(name, pinned);
+  if (changed.ok()) return changed;
+  pinned_.Set(name, !pinned);
+  if (is_applied) UndoPin(name);
   return changed;
 }
 
@@ -311,12 +320,30 @@ StoreStats LiveStore::Stats() const {
   return stats;
 }
 
+// Whether a pin of the start need not be waited for any more. That it cannot be had is said once.
+bool LiveStore::IsSettled(const std::string& name) const {
+  if (!IsPinned(name)) return true;  // an operator took it back
+  std::string why = "nothing of that name is there; it is pinned when it comes";
+  if (const auto variant = registry_.FindOrNull(name); variant != nullptr) {
+    const CacheEntryView view = set_->View(StoredOf(*variant));
+    if (view.state == ResidencyState::kResident) return true;
+    if (view.failure.ok()) return false;
+    why = "cannot be loaded: " + view.failure.message();
+  } else if (!has_looked_) {
+    return false;
+  }
+  if (awaited_.Set(name, false)) Warn("ready without the pinned variant \"" + name + "\": " + why);
+  return true;
+}
+
 bool LiveStore::Ready() const {
-  const auto all = registry_.List();
-  return std::all_of(all.begin(), all.end(), [&](const auto& variant) {
-    if (variant->IsBase() || !IsPinned(variant->name)) return true;
-    return set_->View(StoredOf(*variant)).state == ResidencyState::kResident;
-  });
+  bool is_ready = true;
+  for (const std::string& name : awaited_.All()) {
+    const bool is_settled = IsSettled(name);
+    if (is_settled) awaited_.Set(name, false);
+    is_ready &= is_settled;
+  }
+  return is_ready;
 }
 
 }  // namespace df

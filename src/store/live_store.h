@@ -3,6 +3,7 @@
 #ifndef DELTAFOLD_STORE_LIVE_STORE_H_
 #define DELTAFOLD_STORE_LIVE_STORE_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -53,6 +54,7 @@ class LiveStore final : public VariantStore {
 
   // Registers the command line's variants, several at once, pins those of `pinned`, and loads as many as fit into the
   // budget, pinned ones first, then in the order given; waits for the loads. Any failure is the start's, with its name.
+  // A pinned name may also come from the state file or the watched directory, where there is one: Ready waits for it.
   Status AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned);
   // Registers what the state file holds (what cannot be is a warning, and stays in the file), then begins to watch.
   void RestoreAndWatch();
@@ -92,15 +94,17 @@ class LiveStore final : public VariantStore {
   Result<Opened> Open(const std::string& name, const std::string& directory, const RegisterOptions& options,
                       bool verify) const;
   Result<std::shared_ptr<const Variant>> Publish(Origin origin, Opened opened, const RegisterOptions& options);
-  Status RetireLocked(const std::string& name, const std::string& expected_generation,
-                      std::shared_ptr<const Variant>& removed);
+  Status RetireFrom(Origin origin, const std::string& name, const std::string& expected_generation);
+  Status RetireAbsent(const std::string& name);
   Status ChangePin(const std::string& name, const std::string& expected_generation, bool pinned);
   Status ApplyPin(const Variant& variant, bool pinned);
+  Status PinGiven(const std::string& name);
   Status Keep(const Opened& opened, const RegisterOptions& options);
-  void UndoPin(const std::string& name, bool was_pinned);
+  void UndoPin(const std::string& name);
   Status MovePin(const std::string& name, const StoredGeneration& to);
   bool IsPinned(const std::string& name) const { return pinned_.Has(name); }
-  bool HasPinnedName(const Variant& variant) const;
+  bool HasPinnedName(const Variant& variant, const std::string& but = {}) const;
+  bool IsSettled(const std::string& name) const;
   bool IsParent(const Variant& variant) const;
   ResidentSet::Picture PictureOf(const std::vector<std::shared_ptr<const Variant>>& all) const;
   void ReleaseIfNameless(const Variant& variant);
@@ -119,7 +123,11 @@ class LiveStore final : public VariantStore {
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
   std::mutex changes_;
   std::unique_ptr<StateFile> state_;  // null = none
-  SharedNames pinned_;                // who looks does not wait for `changes_`, which is held while a file is synced
+  // Pins are wishes about names: one may be pinned while nothing stands for it (a watched directory that is away, a
+  // registration that could not be restored). Who looks does not wait for `changes_`, held while a file is synced.
+  SharedNames pinned_;
+  mutable SharedNames awaited_;          // pins of the start that Ready still waits for
+  std::atomic<bool> has_looked_{false};  // whoever the state file and the watched directory hold has been seen
 
   std::mutex watch_mutex_;
   std::condition_variable watch_;

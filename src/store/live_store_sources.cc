@@ -15,6 +15,9 @@
 namespace df {
 namespace {
 
+// A variant that stood in the watched directory at the start is taken by the second look.
+constexpr int kLooksToKnow = 2;
+
 // body(i) for all i, on `n_threads` threads; the failure of the least i.
 template <typename Body>
 Status ForEach(size_t n, size_t n_threads, const Body& body) {
@@ -78,12 +81,7 @@ Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::ve
       variants.push_back(*std::move(published));
     }
   }
-  for (const std::string& name : pinned) {
-    DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, ""));
-    const std::scoped_lock lock(changes_);
-    if (const Status done = ApplyPin(*variant, true); !done.ok()) return done.Annotate("variant \"" + name + "\"");
-    pinned_.Set(name, true);
-  }
+  for (const std::string& name : pinned) DF_RETURN_IF_ERROR(PinGiven(name));
   std::vector<std::shared_ptr<const Variant>> order;
   for (const bool is_pinned : {true, false}) {
     for (const auto& variant : variants) {
@@ -91,6 +89,19 @@ Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::ve
     }
   }
   return LoadGiven(order);
+}
+
+Status LiveStore::PinGiven(const std::string& name) {
+  const bool may_come = state_ != nullptr || !options_.variant_dir.empty();
+  const std::scoped_lock lock(changes_);
+  const auto variant = registry_.Find(name, "");
+  if (!variant.ok() && !(may_come && variant.status().code() == StatusCode::kNotFound)) return variant.status();
+  if (variant.ok()) {
+    if (const Status done = ApplyPin(**variant, true); !done.ok()) return done.Annotate("variant \"" + name + "\"");
+  }
+  pinned_.Set(name, true);
+  awaited_.Set(name, true);
+  return Status::Ok();
 }
 
 // As many as fit beside each other; the others are verified and wait for their first request.
@@ -117,7 +128,11 @@ Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& v
 
 void LiveStore::RestoreAndWatch() {
   if (state_ != nullptr) Restore(state_->state());
-  if (!options_.variant_dir.empty()) watcher_ = StartQuietThread([this] { WatchLoop(); });
+  if (options_.variant_dir.empty()) {
+    has_looked_ = true;
+  } else {
+    watcher_ = StartQuietThread([this] { WatchLoop(); });
+  }
 }
 
 void LiveStore::Restore(const StoredState& stored) {
@@ -130,10 +145,10 @@ void LiveStore::Restore(const StoredState& stored) {
     }
   }
   for (const auto& [name, is_pinned] : stored.pins) {
-    const auto variant = registry_.Find(name, "");
-    if (!variant.ok()) continue;  // said above, or given on the command line no more
     const std::scoped_lock lock(changes_);
     pinned_.Set(name, is_pinned);
+    const auto variant = registry_.Find(name, "");
+    if (!variant.ok()) continue;  // pinned when it comes: watched, or registered later
     if (const Status done = ApplyPin(**variant, is_pinned); !done.ok()) {
       pinned_.Set(name, false);
       Warn("\"" + name + "\" cannot be pinned: " + done.message());
@@ -145,6 +160,7 @@ void LiveStore::WatchLoop() {
   DirectoryWatch watch(options_.variant_dir);
   std::map<std::string, std::string> ours;  // name -> digest registered from here
   std::string last_failure;
+  int n_looks = 0;
   std::unique_lock lock(watch_mutex_);
   while (!stopping_) {
     lock.unlock();
@@ -155,6 +171,7 @@ void LiveStore::WatchLoop() {
     if (changes.ok()) {
       for (const WatchedChange& change : *changes) Follow(change, ours);
     }
+    if (++n_looks == kLooksToKnow) has_looked_ = true;
     lock.lock();
     watch_.wait_for(lock, std::chrono::milliseconds(options_.look_every_ms), [this] { return stopping_; });
   }
@@ -168,7 +185,7 @@ void LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::s
       taken != nullptr && mine != ours.end() && !taken->IsBase() && taken->generation->info().digest == mine->second;
   if (change.kind == WatchedChange::Kind::kGone) {
     if (is_ours) {
-      const Status retired = Retire(change.name, mine->second);
+      const Status retired = RetireFrom(Origin::kWatched, change.name, mine->second);
       if (!retired.ok()) Warn(change.directory + " is gone: " + retired.message());
     }
     if (mine != ours.end()) ours.erase(mine);

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <new>
 
 #include "store/live_store.h"
 #include "store/live_store_fixture.h"
@@ -80,6 +81,150 @@ TEST_F(LiveStoreTest, APinnedRegistrationIsKeptWholeOrNotAtAll) {
   store->RestoreAndWatch();
   EXPECT_EQ(store->FindOrNull("math")->directory, ValueOrDie(OpenVariant(*base_.weights, Path("delta2")))->directory);
   EXPECT_FALSE(StatusFor(*store, "math").pinned);
+}
+
+TEST_F(LiveStoreTest, PinsOfWatchedNamesSurviveARestartAndAnAbsence) {
+  const std::string watched = Path("watched-pins");
+  fs::create_directories(watched);
+  CopyOf("adapter", "watched-pins/tone");
+  CopyOf("delta", "watched-pins/math");
+  const LiveStoreOptions options = {.state_file = Path("state-pins-" + std::to_string(getpid())),
+                                    .variant_dir = watched};
+  {
+    const auto store = Make(options);
+    store->RestoreAndWatch();
+    ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") && store->FindOrNull("math"); }));
+    DF_EXPECT_OK(store->Pin("tone", ""));
+    DF_EXPECT_OK(store->Pin("math", ""));
+    fs::rename(watched + "/tone", Path("tone-away"));
+    ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") == nullptr; }));
+    fs::rename(Path("tone-away"), watched + "/tone");
+    ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") != nullptr; }));
+    EXPECT_TRUE(StatusFor(*store, "tone").pinned);
+  }
+  {
+    const auto store = Make(options);
+    store->RestoreAndWatch();
+    ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") && store->FindOrNull("math"); }));
+    EXPECT_TRUE(StatusFor(*store, "tone").pinned);
+    EXPECT_TRUE(Eventually([&] { return StatusFor(*store, "tone").state == ResidencyState::kResident; }));
+    DF_EXPECT_OK(store->Retire("tone", ""));  // by an operator: the pin goes with the name
+    fs::rename(watched + "/math", Path("math-away"));
+    ASSERT_TRUE(Eventually([&] { return store->FindOrNull("math") == nullptr; }));
+    DF_EXPECT_OK(store->Unpin("math", ""));  // though it is away
+    EXPECT_EQ(store->Unpin("math", "").code(), StatusCode::kNotFound);
+    fs::rename(Path("math-away"), watched + "/math");
+  }
+  const auto store = Make(options);
+  store->RestoreAndWatch();
+  ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") && store->FindOrNull("math"); }));
+  EXPECT_FALSE(StatusFor(*store, "tone").pinned);
+  EXPECT_FALSE(StatusFor(*store, "math").pinned);
+}
+
+TEST_F(LiveStoreTest, APinOfARegistrationThatCouldNotBeRestoredWaitsForTheName) {
+  const LiveStoreOptions options = {.state_file = Path("state-late-" + std::to_string(getpid()))};
+  const std::string late = CopyOf("adapter", "late");
+  {
+    const auto store = Make(options);
+    ValueOrDie(store->Register("tone", late, {.pinned = true}));
+  }
+  fs::rename(late, late + "-away");
+  const auto store = Make(options);
+  store->RestoreAndWatch();
+  EXPECT_EQ(store->FindOrNull("tone"), nullptr);
+  fs::rename(late + "-away", late);
+  ValueOrDie(store->Register("tone", late, {}));
+  EXPECT_TRUE(StatusFor(*store, "tone").pinned);
+}
+
+TEST_F(LiveStoreTest, AWishForAPinThatDoesNotFitStillServesTheName) {
+  const LiveStoreOptions options = {.budget_bytes = BytesOf("delta") + BytesOf("adapter") - 1,
+                                    .state_file = Path("state-wish-" + std::to_string(getpid()))};
+  const std::string late = CopyOf("delta", "late-wish");
+  {
+    const auto store = Make(options);
+    ValueOrDie(store->Register("math", late, {.pinned = true}));
+  }
+  fs::rename(late, late + "-away");
+  const auto store = Make(options);
+  store->RestoreAndWatch();
+  ValueOrDie(store->Register("tone", Path("adapter"), {}));
+  fs::rename(late + "-away", late);
+  const auto requested = ValueOrDie(store->Register("alias", Path("delta"), {}));  // it fits until tone is pinned
+  DF_EXPECT_OK(store->Pin("tone", ""));
+  ExpectRefusal(store->Register("math", late, {.pinned = true}), StatusCode::kResourceExhausted, {"pinned"});
+  EXPECT_EQ(store->FindOrNull("math"), nullptr);
+  ValueOrDie(store->Register("math", late, {}));
+  EXPECT_FALSE(StatusFor(*store, "math").pinned);
+  EXPECT_NE(Warnings().find("\"math\" cannot be pinned"), std::string::npos) << Warnings();
+  DF_EXPECT_OK(store->Unpin("tone", ""));
+  DF_EXPECT_OK(store->Pin("math", ""));
+  EXPECT_TRUE(WaitFor(*requested).granted());
+}
+
+TEST_F(LiveStoreTest, AllPinsOfTheStartAreAwaitedAndLaterOnesAreNot) {
+  Gate gate;
+  const auto store = Make();
+  DF_EXPECT_OK(store->AddGiven({{"given", Path("delta2")}}, {"given"}));
+  EXPECT_TRUE(store->Ready());
+  store->SetBusyProbe(gate.Probe());
+  ValueOrDie(store->Register("given", Path("delta"), {.replace = true}));  // a roll-out
+  ASSERT_TRUE(Eventually([&] { return gate.entered(); }));
+  EXPECT_NE(StatusFor(*store, "given").state, ResidencyState::kResident);
+  EXPECT_TRUE(store->Ready());
+  gate.Open();
+  const std::string path = CopyOf("delta2", "flipped-pin") + "/delta_model.safetensors";
+  const auto broken = ValueOrDie(store->Register("broken", Path("flipped-pin"), {}));
+  fs::resize_file(path, 4096);
+  DF_EXPECT_OK(store->Unpin("given", ""));
+  DF_EXPECT_OK(store->Pin("broken", ""));
+  ASSERT_TRUE(Eventually([&] { return StatusFor(*store, "broken").state == ResidencyState::kFailed; }));
+  EXPECT_TRUE(store->Ready());
+}
+
+TEST_F(LiveStoreTest, APinOfTheStartMayNameWhatIsWatchedOrRestored) {
+  const std::string watched = Path("watched-start");
+  fs::create_directories(watched);
+  CopyOf("adapter", "watched-start/tone");
+  const LiveStoreOptions options = {.state_file = Path("state-start-" + std::to_string(getpid())),
+                                    .variant_dir = watched};
+  {
+    const auto store = Make(options);
+    ValueOrDie(store->Register("math", Path("delta"), {}));
+  }
+  Gate gate;
+  const auto store = Make(options);
+  store->SetBusyProbe(gate.Probe());
+  DF_EXPECT_OK(store->AddGiven({}, {"math", "tone", "mistyped"}));
+  EXPECT_FALSE(store->Ready());
+  store->RestoreAndWatch();
+  ASSERT_TRUE(Eventually([&] { return store->FindOrNull("tone") != nullptr; }));
+  EXPECT_FALSE(store->Ready());  // nothing is loaded yet
+  gate.Open();
+  EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
+  for (const std::string name : {"math", "tone"}) {
+    EXPECT_TRUE(StatusFor(*store, name).pinned);
+    EXPECT_EQ(StatusFor(*store, name).state, ResidencyState::kResident);
+  }
+  EXPECT_NE(Warnings().find("\"mistyped\""), std::string::npos) << Warnings();
+}
+
+TEST_F(LiveStoreTest, APinOfTheStartThatCannotBeLoadedHoldsNobodyUp) {
+  const LiveStoreOptions options = {.state_file = Path("state-broken-" + std::to_string(getpid()))};
+  CopyOf("delta", "broken-start");
+  {
+    const auto store = Make(options);
+    ValueOrDie(store->Register("math", Path("broken-start"), {}));
+  }
+  const auto store = Make(options);
+  store->SetBusyProbe([]() -> bool { throw std::bad_alloc(); });
+  DF_EXPECT_OK(store->AddGiven({}, {"math"}));
+  EXPECT_FALSE(store->Ready());
+  store->RestoreAndWatch();
+  EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
+  EXPECT_NE(Warnings().find("\"math\""), std::string::npos) << Warnings();
+  EXPECT_NE(Warnings().find("memory"), std::string::npos) << Warnings();
 }
 
 TEST_F(LiveStoreTest, FollowsAWatchedDirectory) {

@@ -247,7 +247,7 @@ TEST_F(LiveStoreTest, EndsWhileALoadIsUnderWayAndGenerationsLive) {
 TEST_F(LiveStoreTest, APinnedOneIsLoadedByItselfAndStays) {
   const auto store = Make({.budget_bytes = BytesOf("delta") + BytesOf("adapter")});
   ValueOrDie(store->Register("pinned", Path("delta"), {.pinned = true}));
-  EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
+  EXPECT_TRUE(Eventually([&] { return StatusFor(*store, "pinned").state == ResidencyState::kResident; }));
   const auto other = ValueOrDie(store->Register("tone", Path("adapter"), {}));
   EXPECT_TRUE(WaitFor(*other).granted());
   ExpectRefusal(store->Register("big", Path("delta2"), {}), StatusCode::kResourceExhausted, {"pinned"});
@@ -260,7 +260,9 @@ TEST_F(LiveStoreTest, APinnedOneIsLoadedByItselfAndStays) {
   EXPECT_EQ(store->Pin("pinned", "").code(), StatusCode::kOk);
   EXPECT_EQ(store->Pin("big", "").code(), StatusCode::kResourceExhausted);
   EXPECT_FALSE(StatusFor(*store, "big").pinned);
-  EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
+  for (const std::string name : {"tone", "pinned"}) {
+    EXPECT_TRUE(Eventually([&] { return StatusFor(*store, name).state == ResidencyState::kResident; })) << name;
+  }
 }
 
 TEST_F(LiveStoreTest, AnAdapterOnAOneBitVariantBringsItsParentAlong) {

@@ -149,6 +149,19 @@ Status ResidentSet::SetPinned(const StoredGeneration& generation, bool pinned) {
   return set;
 }
 
+Status ResidentSet::MovePin(const StoredGeneration* from, const StoredGeneration& to) {
+  Status moved;
+  {
+    const std::scoped_lock lock(mutex_);
+    const int64_t now_us = clock_->NowUs();
+    if (from != nullptr) DF_CHECK(cache_.SetPinned(from->id(), false, now_us).ok());
+    moved = cache_.SetPinned(to.id(), true, now_us);
+    if (!moved.ok() && from != nullptr) DF_CHECK(cache_.SetPinned(from->id(), true, now_us).ok());
+  }
+  WakeAll();
+  return moved;
+}
+
 void ResidentSet::Prefetch(const StoredGeneration& generation) {
   {
     const std::scoped_lock lock(mutex_);

@@ -73,6 +73,9 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   // No name stands for it any more.
   void Retire(const StoredGeneration& generation);
   Status SetPinned(const StoredGeneration& generation, bool pinned);
+  // Pins `to` in the place of `from` (null: of none), which nobody can take in between. kResourceExhausted as
+  // SetPinned: all is as it was then.
+  Status MovePin(const StoredGeneration* from, const StoredGeneration& to);
   void Prefetch(const StoredGeneration& generation);
   Status Evict(const StoredGeneration& generation);
   // Asks for a load and waits for its end: ok when resident, else why not. kUnavailable after Stop.

@@ -15,6 +15,10 @@ class SharedNames {
     const std::scoped_lock lock(mutex_);
     return names_.contains(name);
   }
+  std::set<std::string> All() const {
+    const std::scoped_lock lock(mutex_);
+    return names_;
+  }
   // Puts it in or takes it out; whether it was in.
   bool Set(const std::string& name, bool is_in) {
     const std::scoped_lock lock(mutex_);

@@ -82,7 +82,8 @@ class VariantStore {
 
   virtual std::vector<VariantStatus> Statuses() const = 0;  // without the base, by name; one moment's picture
   virtual StoreStats Stats() const = 0;
-  // Base and pinned variants are resident (a pin whose load failed counts as not ready).
+  // What the start asked for is there: each pin of the command line has been loaded once, or it was said why not. True
+  // for good from then on: what becomes of a pin later is that variant's state and nobody else's.
   virtual bool Ready() const = 0;
   // `wake` runs after a load has ended or room has come free, on any thread; must not call back. Empty = none.
   virtual void SetWaker(std::function<void()> wake) = 0;

@@ -258,6 +258,34 @@ class StoreTests(AdminCalls):
             assert self.complete(server, SKILL, prompt, n_tokens)[1:] == new
             assert hits() > n_hits, "the new one has a prefix of its own"
 
+    def test_pins_of_the_start_hold_readiness_once(self):
+        def eventually(holds):
+            deadline = time.monotonic() + 30
+            while not holds():
+                assert time.monotonic() < deadline, server.log()
+                time.sleep(0.05)
+
+        with tempfile.TemporaryDirectory() as directory:
+            watched, away = Path(directory) / "watched", Path(directory) / "away"
+            shutil.copytree(self.deltas[MATH], watched / MATH)
+            flags = ("--variant-dir", watched, "--state-file", Path(directory) / "state", "--api-key", KEY)
+            with Server(self.binary, {}, *flags, "--pin", MATH, "--pin", "mistyped") as server:
+                is_ready = lambda: server.request("GET", "/ready")[0] == 200
+                eventually(is_ready)
+                row = self.rows(server)[MATH]
+                assert row["pinned"] and row["state"] == "resident", row
+                assert '"mistyped"' in server.log(), server.log()
+                assert server.request("POST", f"/v1/variants/{MATH}/unpin")[0] == 200
+                assert server.request("POST", f"/v1/variants/{MATH}/pin")[0] == 200  # kept in the state file
+                (watched / MATH).rename(away)
+                eventually(lambda: MATH not in self.rows(server))
+                assert is_ready(), "what becomes of a pin later is not the server's readiness"
+                away.rename(watched / MATH)
+                eventually(lambda: self.rows(server).get(MATH, {"pinned": False})["pinned"])
+            with Server(self.binary, {}, *flags) as server:
+                eventually(lambda: MATH in self.rows(server))
+                assert self.rows(server)[MATH]["pinned"]
+
     def test_bad_files_are_refused_by_name_and_harm_nobody(self):
         with self.served() as (server, root):
             assert self.load(server, "good", MATH)[0] == 200
