@@ -92,7 +92,7 @@ Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::st
   const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
   opened.given = !error && std::filesystem::exists(absolute, error) ? absolute.string() : directory;  // else a hub id
   opened.variant->root = options.root.empty() ? directory : options.root;
-  opened.variant->parent = options.parent;
+  opened.variant->parent = under->IsBase() ? "" : under->name;
   return opened;
 }
 
@@ -108,6 +108,7 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
   if (!options.expected_generation.empty()) {
     DF_RETURN_IF_ERROR(registry_.Find(name, options.expected_generation).status());
   }
+  DF_RETURN_IF_ERROR(CheckFamily(opened));
   DF_ASSIGN_OR_RETURN(const StoredGenerationRef generation, set_->Adopt(opened.source));
   opened.variant->generation = generation;
   bool is_pinned = options.pinned || IsPinned(name);
@@ -142,7 +143,7 @@ bool LiveStore::HasPinnedName(const Variant& variant, const std::string& but) co
 Status LiveStore::Keep(const Opened& opened, const RegisterOptions& options) {
   if (state_ == nullptr) return Status::Ok();
   const std::string& name = opened.variant->name;
-  return state_->Register(name, {opened.given, opened.variant->root, options.parent}, options.pinned);
+  return state_->Register(name, {opened.given, opened.variant->root, opened.variant->parent}, options.pinned);
 }
 
 // What `name` stands for is pinned as the name is: after a change that could not be kept.
@@ -163,7 +164,7 @@ Status LiveStore::MovePin(const std::string& name, const StoredGeneration& to) {
 Result<std::shared_ptr<const Variant>> LiveStore::RegisterFrom(Origin origin, const std::string& name,
                                                                const std::string& directory,
                                                                const RegisterOptions& options) {
-  DF_RETURN_IF_ERROR(CheckServedName(name));
+  DF_RETURN_IF_ERROR(registry_.CheckName(name));
   if (const auto taken = registry_.FindOrNull(name); taken != nullptr) {  // before the reading, which takes a while
     if (taken->IsBase()) return FailedPrecondition("the name \"" + name + "\" is already loaded: it is the base's");
     if (!options.replace) return FailedPrecondition("the name \"" + name + "\" is already loaded: it is taken");
@@ -186,11 +187,27 @@ Result<std::shared_ptr<const Variant>> LiveStore::Register(const std::string& na
   return RegisterFrom(Origin::kRuntime, name, directory, options);
 }
 
-bool LiveStore::IsParent(const Variant& variant) const {
-  const auto all = registry_.List();
-  return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-    return !other->IsBase() && StoredOf(*other).parent() == variant.generation;
-  });
+// An adapter that sits on `name`; "" = none does.
+std::string LiveStore::ChildOf(const std::string& name) const {
+  for (const auto& other : registry_.List()) {
+    if (other->parent == name) return other->name;
+  }
+  return "";
+}
+
+// A parent keeps its content while it has children: they would go on with the old one, of which nothing tells any more,
+// and be opened on the new one by a restart.
+Status LiveStore::CheckFamily(const Opened& opened) const {
+  const Variant& variant = *opened.variant;
+  const auto parent = registry_.FindOrNull(variant.parent);
+  if (!variant.parent.empty() && (parent == nullptr || parent->generation != opened.source->parent)) {
+    return FailedPrecondition("its parent \"" + variant.parent + "\" was changed while it was opened: try again");
+  }
+  const auto former = registry_.FindOrNull(variant.name);
+  const std::string child = ChildOf(variant.name);
+  if (child.empty() || former->generation->info().digest == opened.source->info.digest) return Status::Ok();
+  return FailedPrecondition("\"" + variant.name + "\" is the parent of \"" + child +
+                            "\": retire that before its parent is replaced");
 }
 
 // Its generation loses the pin and the memory unless another name stands for it.
@@ -218,8 +235,9 @@ Status LiveStore::RetireFrom(Origin origin, const std::string& name, const std::
   const auto found = registry_.Find(name, expected_generation);
   if (!found.ok() && found.status().code() == StatusCode::kNotFound) return RetireAbsent(name);
   DF_RETURN_IF_ERROR(found.status());
-  if (IsParent(**found))
-    return FailedPrecondition("\"" + name + "\" is the parent of other variants: retire them first");
+  if (const std::string child = ChildOf(name); !child.empty()) {
+    return FailedPrecondition("\"" + name + "\" is the parent of \"" + child + "\": retire that first");
+  }
   // A pin goes with an operator's word. What is away from the watched directory may come back.
   const bool forgets = origin == Origin::kRuntime;
   if (state_ != nullptr && forgets) DF_RETURN_IF_ERROR(state_->Retire(name));

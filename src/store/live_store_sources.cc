@@ -49,7 +49,7 @@ Status ForEach(size_t n, size_t n_threads, const Body& body) {
 Result<std::vector<LiveStore::Opened>> LiveStore::OpenGiven(const std::vector<GivenVariant>& given) const {
   std::vector<Opened> opened(given.size());
   const auto open = [&](size_t i) -> Status {
-    DF_RETURN_IF_ERROR(CheckServedName(given[i].name));
+    DF_RETURN_IF_ERROR(registry_.CheckName(given[i].name));
     // What is loaded at once is verified by that.
     const RegisterOptions options = {.root = given[i].directory, .parent = given[i].parent};
     Result<Opened> one = Open(given[i].name, given[i].directory, options, false);

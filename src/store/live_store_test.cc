@@ -320,6 +320,22 @@ TEST_F(LiveStoreTest, AnAdapterTakesFromItsParentWhatItLacks) {
   EXPECT_EQ(given->FindOrNull("tone")->text->chat_template, given->FindOrNull("math")->text->chat_template);
 }
 
+TEST_F(LiveStoreTest, AParentIsNotReplacedUnderItsChildren) {
+  const auto store = Make();
+  CopyOf("delta", "same");
+  const auto parent = ValueOrDie(store->Register("math", Path("delta"), {}));
+  ValueOrDie(store->Register("tone", Path("adapter"), {.parent = "math"}));
+  ValueOrDie(store->Register("alias", Path("same"), {}));
+  ExpectRefusal(store->Register("math", Path("delta2"), {.replace = true}), StatusCode::kFailedPrecondition,
+                {"\"math\"", "\"tone\"", "parent"});
+  EXPECT_EQ(store->FindOrNull("math"), parent);
+  ValueOrDie(store->Register("math", Path("same"), {.replace = true}));     // its own content
+  ValueOrDie(store->Register("alias", Path("delta2"), {.replace = true}));  // the child does not sit on that name
+  EXPECT_EQ(store->Retire("math", "").code(), StatusCode::kFailedPrecondition);
+  DF_EXPECT_OK(store->Retire("tone", ""));
+  ValueOrDie(store->Register("math", Path("delta2"), {.replace = true}));
+}
+
 TEST_F(LiveStoreTest, AGenerationDamagedInPlaceIsRepairedByRegisteringGoodFiles) {
   for (const std::string repaired : {"damaged", "elsewhere"}) {
     const auto store = Make();

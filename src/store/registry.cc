@@ -56,9 +56,16 @@ Result<Registry::Map::const_iterator> Registry::FindLocked(const std::string& na
   return found;
 }
 
+Status Registry::CheckName(const std::string& name) const {
+  DF_RETURN_IF_ERROR(CheckServedName(name));
+  if (!name.starts_with(base_name_ + ":")) return Status::Ok();
+  return InvalidArgument("a served model's name may not begin with the base's and a colon: \"" + name +
+                         "\" means the variant \"" + name.substr(base_name_.size() + 1) + "\"");
+}
+
 Result<std::shared_ptr<const Variant>> Registry::Put(std::shared_ptr<const Variant> variant,
                                                      const PutOptions& options) {
-  DF_RETURN_IF_ERROR(CheckServedName(variant->name));
+  DF_RETURN_IF_ERROR(CheckName(variant->name));
   const std::scoped_lock lock(mutex_);
   const auto found = variants_.find(variant->name);
   if (found == variants_.end() && options.expected_generation.empty()) {

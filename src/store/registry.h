@@ -53,6 +53,8 @@ class Registry {
  public:
   Registry(std::string base_name, std::shared_ptr<const Variant> base);
 
+  // CheckServedName; kInvalidArgument as well for "base:..." which means the variant of the rest of the name.
+  Status CheckName(const std::string& name) const;
   // Gives `variant` its name. The one that had it before is returned, null when there was none: whoever asked for it
   // keeps it, new requests find the new one. kInvalidArgument for a bad name, kFailedPrecondition when it is taken and
   // `replace` is not set (or is the base's), a generation mismatch when it is not `expected_generation`.

@@ -33,6 +33,11 @@ class RegistryTest : public ::testing::Test {
   Registry registry_{"tiny", base_};
 };
 
+TEST_F(RegistryTest, NoNameHidesBaseColonName) {
+  EXPECT_EQ(Add(Named("tiny:math")).code(), StatusCode::kInvalidArgument);
+  DF_EXPECT_OK(Add(Named("tiny-math:1")));
+}
+
 TEST_F(RegistryTest, FindsByNameAndByBaseColonName) {
   DF_EXPECT_OK(Add(Named("math")));
   DF_EXPECT_OK(Add(Named("org/sql")));

@@ -104,15 +104,28 @@ void Operator::Register(const std::string& name, const Content& content, const s
   });
 }
 
+bool Operator::IsParent(const std::string& name) const {
+  return std::any_of(names_.begin(), names_.end(), [&](const auto& other) { return other.second.parent == name; });
+}
+
+// A child goes with the parent that it was opened on, and nothing replaces a parent but its own content.
+bool Operator::KeepsFamily(const std::string& name, const Name& given) const {
+  const auto parent = names_.find(given.parent);
+  if (!given.parent.empty() && (parent == names_.end() || parent->second.digest != given.parent_digest)) return false;
+  return !IsParent(name) || names_.at(name).digest == given.digest;
+}
+
 void Operator::Publish(const std::string& name, Source source, const PutOptions& options, bool pinned) {
   const Name given = {.digest = source.digest,
-                      .parent_digest = source.parent == nullptr ? "" : source.parent->info().digest};
+                      .parent_digest = source.parent == nullptr ? "" : source.parent->info().digest,
+                      .parent = source.parent_name};
   nan_digests_[given.digest] = source.has_nan;
   StatusCode expected = StatusCode::kOk;
   if (names_.contains(name) && !options.replace) expected = StatusCode::kFailedPrecondition;
   if (expected == StatusCode::kOk && !options.expected_generation.empty()) {
     expected = Found({.name = name, .generation = options.expected_generation});
   }
+  if (expected == StatusCode::kOk && !KeepsFamily(name, given)) expected = StatusCode::kFailedPrecondition;
   const Status got = store_.Publish(name, std::move(source), options, pinned);
   if (got.ok()) names_[name] = given;
   Check(options.replace ? "replace" : "register", name + " = " + given.digest, got, expected,
@@ -122,12 +135,7 @@ void Operator::Publish(const std::string& name, Source source, const PutOptions&
 void Operator::Retire() {
   const Expected target = DrawName();
   StatusCode expected = Found(target);
-  if (expected == StatusCode::kOk) {
-    const std::string digest = names_.at(target.name).digest;
-    const bool is_parent = std::any_of(names_.begin(), names_.end(),
-                                       [&](const auto& other) { return other.second.parent_digest == digest; });
-    if (is_parent) expected = StatusCode::kFailedPrecondition;
-  }
+  if (expected == StatusCode::kOk && IsParent(target.name)) expected = StatusCode::kFailedPrecondition;
   const Status got = store_.Retire(target.name, target.generation);
   if (got.ok()) names_.erase(target.name);
   Check("retire", target.name, got, expected);

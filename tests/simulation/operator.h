@@ -29,7 +29,7 @@ class Operator {
 
  private:
   struct Name {
-    std::string digest, parent_digest;
+    std::string digest, parent_digest, parent;
   };
   struct Expected {
     std::string name, generation;  // generation "" = any
@@ -39,6 +39,8 @@ class Operator {
   void Change();
   void Register(const std::string& name, const Content& content, const std::string& parent, bool may_replace);
   void Publish(const std::string& name, Source source, const PutOptions& options, bool pinned);
+  bool IsParent(const std::string& name) const;
+  bool KeepsFamily(const std::string& name, const Name& given) const;
   std::string DrawParent(const std::string& name);
   void RegisterAny(bool may_replace);
   void Retire();

@@ -121,7 +121,8 @@ class Store {
   Status ApplyPin(const Variant& variant, bool pinned);
   Status MovePin(const std::string& name, const SimulatedGeneration& to);
   bool HasPinnedName(const Variant& variant) const;
-  bool IsParent(const Variant& variant) const;
+  bool IsParent(const std::string& name) const;
+  Status CheckFamily(const std::string& name, const Source& source) const;
   void ReleaseIfNameless(const Variant& variant);
   void RetireIfNameless(const GenerationRef& generation);
 

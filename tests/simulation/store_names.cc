@@ -49,6 +49,7 @@ Status Store::Publish(const std::string& name, Source source, const PutOptions& 
   if (!options.expected_generation.empty()) {
     DF_RETURN_IF_ERROR(registry_.Find(name, options.expected_generation).status());
   }
+  DF_RETURN_IF_ERROR(CheckFamily(name, source));
   auto variant = std::make_shared<Variant>();
   variant->name = name;
   variant->parent = source.parent_name;
@@ -99,11 +100,18 @@ Status Store::MovePin(const std::string& name, const SimulatedGeneration& to) {
   return moved;
 }
 
-bool Store::IsParent(const Variant& variant) const {
+bool Store::IsParent(const std::string& name) const {
   const auto all = registry_.List();
-  return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-    return !other->IsBase() && Of(*other).source().parent == variant.generation;
-  });
+  return std::any_of(all.begin(), all.end(), [&](const auto& other) { return other->parent == name; });
+}
+
+Status Store::CheckFamily(const std::string& name, const Source& source) const {
+  const auto parent = registry_.FindOrNull(source.parent_name);
+  if (!source.parent_name.empty() && (parent == nullptr || parent->generation != source.parent)) {
+    return FailedPrecondition("its parent was changed while it was opened");
+  }
+  if (!IsParent(name) || registry_.FindOrNull(name)->generation->info().digest == source.digest) return Status::Ok();
+  return FailedPrecondition("it is the parent of other variants: retire them before it is replaced");
 }
 
 void Store::ReleaseIfNameless(const Variant& variant) {
@@ -123,7 +131,7 @@ Status Store::Retire(const std::string& name, const std::string& expected_genera
   std::shared_ptr<const Variant> removed;
   const auto found = registry_.Find(name, expected_generation);
   if (!found.ok()) return found.status();
-  if (IsParent(**found)) return FailedPrecondition("it is the parent of other variants: retire them first");
+  if (IsParent(name)) return FailedPrecondition("it is the parent of other variants: retire them first");
   DF_ASSIGN_OR_RETURN(removed, registry_.Remove(name, expected_generation));
   pinned_.erase(name);
   ReleaseIfNameless(*removed);
