@@ -52,8 +52,10 @@ Result<std::string> FindSnapshot(const std::string& id, const std::string& repos
   }
   std::vector<std::string> snapshots;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(repository + "/snapshots", error)) {
-    if (entry.is_directory(error)) snapshots.push_back(entry.path().string());
+  fs::directory_iterator entries(repository + "/snapshots", error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    std::error_code ignored;
+    if (entries->is_directory(ignored)) snapshots.push_back(entries->path().string());
   }
   if (snapshots.size() == 1) return snapshots.front();
   return NotFound("model " + id + " has " + std::to_string(snapshots.size()) + " snapshots in " + repository +

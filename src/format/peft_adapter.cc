@@ -7,6 +7,7 @@
 #include "format/digest.h"
 #include "format/peft_bind.h"
 #include "format/peft_config.h"
+#include "format/variant_kind.h"
 
 namespace df {
 namespace {
@@ -15,19 +16,12 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kConfigName = "/adapter_config.json";
 
-// PEFT saves an adapter that is not called "default" into a folder of its name.
 Result<std::string> FindAdapterFolder(const std::string& directory) {
   DF_ASSIGN_OR_RETURN(const bool is_here, HasFile(directory + std::string(kConfigName)));
   if (is_here) return directory;
-  std::vector<std::string> found;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    DF_ASSIGN_OR_RETURN(const bool is_inside, HasFile(entry.path().string() + std::string(kConfigName)));
-    if (is_inside) found.push_back(entry.path().string());
-  }
+  DF_ASSIGN_OR_RETURN(const std::vector<std::string> found, NamedAdapters(directory));
   if (found.size() == 1) return found.front();
   if (found.empty()) return NotFound("no adapter_config.json in " + directory);
-  std::sort(found.begin(), found.end());
   return InvalidArgument(directory + " holds " + std::to_string(found.size()) + " adapters: name one of its folders, " +
                          found.front() + " for example");
 }

@@ -3,6 +3,7 @@
 #define DELTAFOLD_FORMAT_VARIANT_KIND_H_
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -15,8 +16,13 @@ enum class DirectoryKind {
   kAdapter,  // adapter_config.json, here or in a folder of the adapter's name
 };
 
-// The only errors are those of HasFile (base/presence.h): one of these names is a link to nothing or no regular file.
+// The only errors are those of HasFile (base/presence.h: one of these names is a link to nothing or no regular file)
+// and kIo (it cannot be listed). What is not there is nothing.
 Result<DirectoryKind> KindOfDirectory(const std::string& directory);
+
+// The folders of `directory` that hold an adapter, ascending: PEFT saves one that is not called "default" into a folder
+// of its name. Errors as above.
+Result<std::vector<std::string>> NamedAdapters(const std::string& directory);
 
 }  // namespace df
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ class DirectoryWatch {
   // A sub-directory (or link to one: "latest -> v2") appears when its configuration file is there and nothing in it has
   // changed between two looks, so that a half-written one is not taken; it is replaced when other files or another
   // directory stand there and have stood still for as long; it is gone when two looks find no variant in it: one may
-  // fall between a removal and the renaming that follows. Names that begin with a dot are not looked at. kNotFound,
-  // kIo: nothing has changed then.
+  // fall between a removal and the renaming that follows. One that cannot be looked at (no permission, a link to
+  // nothing in the place of its configuration, no descriptors left) is as it was. Names that begin with a dot are not
+  // looked at. kIo, and any exception: nothing has changed then.
   Result<std::vector<WatchedChange>> Look();
 
  private:
@@ -37,9 +39,12 @@ class DirectoryWatch {
     uint64_t reported = 0;  // of the last change that came out; 0 = none
     bool missed = false;    // by the last look
   };
+  using SeenMap = std::map<std::string, Seen>;
+
+  Result<std::map<std::string, std::optional<uint64_t>>> Stamps() const;
 
   const std::string directory_;
-  std::map<std::string, Seen> seen_;
+  SeenMap seen_;
 };
 
 }  // namespace df

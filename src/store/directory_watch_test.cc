@@ -106,6 +106,25 @@ TEST_F(DirectoryWatchTest, AMomentWithoutItIsNoRemoval) {
   EXPECT_TRUE(Look().empty());
 }
 
+TEST_F(DirectoryWatchTest, WhatCannotBeLookedAtIsNotGone) {
+  WriteVariant("a", "{}");
+  Look(), Look();
+  const std::string config = directory_ / "a/adapter_config.json";
+  fs::rename(config, directory_ / ".kept");
+  fs::create_symlink("nowhere", config);  // as a file that the file system cannot read for a while
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Look().empty());
+  fs::remove(config);
+  fs::rename(directory_ / ".kept", config);
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("~a"));  // its directory was written
+  fs::rename(directory_ / "a", directory_ / ".a");
+  fs::create_directory_symlink("a", directory_ / "a");  // in a circle: it is there, and it cannot be entered
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(Look().empty());
+  fs::remove(directory_ / "a");
+  EXPECT_TRUE(Look().empty());
+  EXPECT_EQ(Look(), Only("-a"));
+}
+
 TEST_F(DirectoryWatchTest, ChangesNothingWhenTheDirectoryCannotBeRead) {
   DirectoryWatch absent(directory_ / "absent");
   EXPECT_EQ(testing::StatusOf(absent.Look()).code(), StatusCode::kIo);
