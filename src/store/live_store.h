@@ -112,8 +112,21 @@ class LiveStore final : public VariantStore {
   Result<std::vector<Opened>> OpenGiven(const std::vector<GivenVariant>& given) const;
   Status LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants);
   void Restore(const StoredState& stored);
+  // What the watching thread knows; its own.
+  struct OpenChange {
+    WatchedChange change;
+    std::string said;  // of the refusal, last
+  };
+  struct Watching {
+    DirectoryWatch directory;
+    std::map<std::string, std::string> ours = {};  // name -> digest registered from there
+    std::map<std::string, OpenChange> open = {};   // by name: seen, and not followed yet
+    std::string said = {};                         // of the directory, last
+    uint64_t n_looks = 0;
+  };
   void WatchLoop();
-  void Follow(const WatchedChange& change, std::map<std::string, std::string>& ours);
+  void LookOnce(Watching& watching);
+  Status Follow(const WatchedChange& change, std::map<std::string, std::string>& ours);
   void Warn(const std::string& text) const;
 
   const LoadedBase base_;

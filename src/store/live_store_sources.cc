@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <iterator>
 #include <new>
 #include <set>
@@ -16,7 +17,22 @@ namespace df {
 namespace {
 
 // A variant that stood in the watched directory at the start is taken by the second look.
-constexpr int kLooksToKnow = 2;
+constexpr uint64_t kLooksToKnow = 2;
+
+// How many looks pass until what was refused is tried again: half a minute.
+constexpr uint64_t kLooksUntilAgain = 30;
+
+// Whether a refusal may end without a change of the files: no room, a name that is taken, a parent in use, a device
+// that does not answer.
+bool MayPass(const Status& refused) {
+  switch (refused.code()) {
+    case StatusCode::kResourceExhausted:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kUnavailable:
+    case StatusCode::kIo: return true;
+    default: return false;
+  }
+}
 
 // body(i) for all i, on `n_threads` threads; the failure of the least i.
 template <typename Body>
@@ -157,28 +173,52 @@ void LiveStore::Restore(const StoredState& stored) {
 }
 
 void LiveStore::WatchLoop() {
-  DirectoryWatch watch(options_.variant_dir);
-  std::map<std::string, std::string> ours;  // name -> digest registered from here
-  std::string last_failure;
-  int n_looks = 0;
+  Watching watching = {.directory = DirectoryWatch(options_.variant_dir)};
   std::unique_lock lock(watch_mutex_);
   while (!stopping_) {
     lock.unlock();
-    const auto changes = watch.Look();
-    const std::string failure = changes.ok() ? "" : changes.status().message();
-    if (!failure.empty() && failure != last_failure) Warn(failure);
-    last_failure = failure;
-    if (changes.ok()) {
-      for (const WatchedChange& change : *changes) Follow(change, ours);
+    try {
+      LookOnce(watching);
+    } catch (const std::exception& error) {  // no memory: the program goes on, and looks again
+      try {
+        Warn(options_.variant_dir + ": " + error.what());
+      } catch (const std::exception&) {  // not even for that
+      }
     }
-    if (++n_looks == kLooksToKnow) has_looked_ = true;
     lock.lock();
     watch_.wait_for(lock, std::chrono::milliseconds(options_.look_every_ms), [this] { return stopping_; });
   }
 }
 
+// What is refused for a reason that may pass by itself is tried again now and then, and told of when the reason is new.
+void LiveStore::LookOnce(Watching& watching) {
+  const auto changes = watching.directory.Look();
+  const std::string failure = changes.ok() ? "" : changes.status().message();
+  if (!failure.empty() && failure != watching.said) Warn(failure);
+  watching.said = failure;
+  std::set<std::string> fresh;
+  if (changes.ok()) {
+    for (const WatchedChange& change : *changes) {
+      watching.open[change.name] = {.change = change, .said = ""};
+      fresh.insert(change.name);
+    }
+  }
+  const bool tries_again = ++watching.n_looks % kLooksUntilAgain == 0;
+  for (auto at = watching.open.begin(); at != watching.open.end();) {
+    if (!tries_again && !fresh.contains(at->first)) {
+      ++at;
+      continue;
+    }
+    const Status followed = Follow(at->second.change, watching.ours);
+    if (!followed.ok() && followed.message() != at->second.said) Warn(followed.message());
+    at->second.said = followed.message();
+    at = MayPass(followed) ? std::next(at) : watching.open.erase(at);
+  }
+  if (watching.n_looks >= kLooksToKnow) has_looked_ = true;
+}
+
 // A name that somebody else gave, or took over meanwhile, is left alone.
-void LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::string>& ours) {
+Status LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::string>& ours) {
   const auto mine = ours.find(change.name);
   const auto taken = registry_.FindOrNull(change.name);
   const bool is_ours =
@@ -186,19 +226,22 @@ void LiveStore::Follow(const WatchedChange& change, std::map<std::string, std::s
   if (change.kind == WatchedChange::Kind::kGone) {
     if (is_ours) {
       const Status retired = RetireFrom(Origin::kWatched, change.name, mine->second);
-      if (!retired.ok()) Warn(change.directory + " is gone: " + retired.message());
+      if (!retired.ok()) return retired.Annotate(change.directory + " is gone");
     }
     if (mine != ours.end()) ours.erase(mine);
-    return;
+    return Status::Ok();
   }
-  if (taken != nullptr && !is_ours) return Warn(change.directory + ": the name is taken by another variant");
+  if (taken != nullptr && !is_ours) {
+    return FailedPrecondition(change.directory + ": the name is taken by another variant");
+  }
   const auto registered = RegisterFrom(Origin::kWatched, change.name, change.directory,
                                        {.root = change.directory,
                                         .parent = {},
                                         .replace = is_ours,
                                         .expected_generation = is_ours ? mine->second : std::string()});
-  if (!registered.ok()) return Warn(change.directory + ": " + registered.status().message());
+  if (!registered.ok()) return registered.status().Annotate(change.directory);
   ours[change.name] = (*registered)->generation->info().digest;
+  return Status::Ok();
 }
 
 }  // namespace df

@@ -1,6 +1,7 @@
 // Names that come from the command line, the state file and the watched directory.
 #include <sys/resource.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <new>
@@ -225,6 +226,37 @@ TEST_F(LiveStoreTest, APinOfTheStartThatCannotBeLoadedHoldsNobodyUp) {
   EXPECT_TRUE(Eventually([&] { return store->Ready(); }));
   EXPECT_NE(Warnings().find("\"math\""), std::string::npos) << Warnings();
   EXPECT_NE(Warnings().find("memory"), std::string::npos) << Warnings();
+}
+
+TEST_F(LiveStoreTest, WatchesOnWhenMemoryIsShortForAMoment) {
+  const std::string watched = Path("watched-short");
+  fs::create_directories(watched);
+  CopyOf("foreign", "watched-short/foreign");
+  std::atomic<int> n_thrown{0};
+  LiveStoreOptions options = {.look_every_ms = 5, .variant_dir = watched, .warn = [&](const std::string&) {
+                                if (n_thrown < 3) {
+                                  ++n_thrown;
+                                  throw std::bad_alloc();
+                                }
+                              }};
+  const auto store = ValueOrDie(LiveStore::Create(base_, options));
+  store->RestoreAndWatch();
+  ASSERT_TRUE(Eventually([&] { return n_thrown > 0; }));
+  CopyOf("adapter", "watched-short/tone");
+  EXPECT_TRUE(Eventually([&] { return store->FindOrNull("tone") != nullptr; }));
+}
+
+TEST_F(LiveStoreTest, TakesWhatIsWatchedWhenTheReasonAgainstItHasPassed) {
+  const std::string watched = Path("watched-later");
+  fs::create_directories(watched);
+  const auto store = Make({.variant_dir = watched});
+  ValueOrDie(store->Register("tone", Path("delta"), {}));
+  CopyOf("adapter", "watched-later/tone");
+  store->RestoreAndWatch();
+  EXPECT_TRUE(Eventually([&] { return Warnings().find("taken") != std::string::npos; }));
+  DF_EXPECT_OK(store->Retire("tone", ""));
+  EXPECT_TRUE(Eventually([&] { return store->FindOrNull("tone") != nullptr; }));
+  EXPECT_EQ(Warnings().find("taken"), Warnings().rfind("taken")) << Warnings();  // said once
 }
 
 TEST_F(LiveStoreTest, FollowsAWatchedDirectory) {
