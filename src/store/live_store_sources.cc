@@ -123,18 +123,31 @@ Status LiveStore::PinGiven(const std::string& name) {
 // As many as fit beside each other; the others are verified and wait for their first request.
 Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants) {
   uint64_t room_bytes = set_->Sums().budget_bytes;
-  std::set<const Generation*> seen;
+  std::set<const Generation*> seen, placed;
   std::vector<const Variant*> loading, later;
   for (const auto& variant : variants) {
-    if (!seen.insert(variant->generation.get()).second) continue;
-    const uint64_t bytes = variant->generation->info().resident_bytes;
-    (bytes <= room_bytes ? loading : later).push_back(variant.get());
-    if (bytes <= room_bytes) room_bytes -= bytes;
+    const StoredGeneration& generation = StoredOf(*variant);
+    if (!seen.insert(&generation).second) continue;
+    std::vector<const Generation*> needed;  // itself and its parent, where they are not there for others anyway
+    for (const Generation* one : {static_cast<const Generation*>(&generation), generation.parent().get()}) {
+      if (one != nullptr && !placed.contains(one)) needed.push_back(one);
+    }
+    uint64_t bytes = 0;
+    for (const Generation* one : needed) bytes += one->info().resident_bytes;
+    const bool has_room = bytes <= room_bytes;
+    (has_room ? loading : later).push_back(variant.get());
+    if (!has_room) continue;
+    room_bytes -= bytes;
+    placed.insert(needed.begin(), needed.end());
   }
   for (const Variant* variant : loading) set_->Prefetch(StoredOf(*variant));
   for (const Variant* variant : loading) {
     const Status loaded = set_->LoadBlocking(StoredOf(*variant));
     if (!loaded.ok()) return loaded.Annotate("variant \"" + variant->name + "\"");
+  }
+  for (const Variant* variant : later) {
+    const Status fits = set_->CheckFits(StoredOf(*variant));
+    if (!fits.ok()) Warn("variant \"" + variant->name + "\" cannot be had beside what is pinned: " + fits.message());
   }
   return ForEach(later.size(), options_.n_load_threads, [&](size_t i) -> Status {
     const Status verified = VerifySource(*StoredOf(*later[i]).source());

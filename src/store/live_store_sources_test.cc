@@ -309,6 +309,21 @@ TEST_F(LiveStoreTest, RaisesAnUnsetBudgetForWhatTheCommandLineGives) {
   ExpectRefusal(tiny->AddGiven(given, {}), StatusCode::kResourceExhausted, {"\"a\"", "variant-bytes"});
 }
 
+TEST_F(LiveStoreTest, LoadsOfTheCommandLineWhatFitsWithItsParents) {
+  const uint64_t delta = BytesOf("delta"), delta2 = BytesOf("delta2"), adapter = BytesOf("adapter");
+  const std::vector<GivenVariant> given = {{"a", Path("delta")}, {"p", Path("delta2")}, {"c", Path("adapter"), "p"}};
+  for (int i = 0; i < 10; ++i) {
+    const auto store = Make({.budget_bytes = delta + adapter});
+    DF_EXPECT_OK(store->AddGiven(given, {}));
+    EXPECT_EQ(StatusFor(*store, "a").state, ResidencyState::kResident);
+    EXPECT_EQ(store->Stats().loads, 1u);
+  }
+  const auto pinned = Make({.budget_bytes = std::max(delta, delta2 + adapter)});
+  DF_EXPECT_OK(pinned->AddGiven(given, {"a"}));
+  EXPECT_EQ(StatusFor(*pinned, "a").state, ResidencyState::kResident);
+  EXPECT_NE(Warnings().find("\"c\""), std::string::npos) << Warnings();  // cannot be had beside that pin
+}
+
 TEST_F(LiveStoreTest, TakesParentsFromTheCommandLineInAnyOrder) {
   const auto store = Make();
   DF_EXPECT_OK(store->AddGiven({{"tone", Path("adapter"), "math"}, {"math", Path("delta")}}, {"tone"}));

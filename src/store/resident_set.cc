@@ -180,18 +180,25 @@ Status ResidentSet::Evict(const StoredGeneration& generation) {
   return evicted;
 }
 
+Status ResidentSet::CheckFits(const StoredGeneration& generation) const {
+  const std::scoped_lock lock(mutex_);
+  return cache_.CheckFits(generation.id());
+}
+
 Status ResidentSet::LoadBlocking(const StoredGeneration& generation) {
   std::unique_lock lock(mutex_);
   const CacheId id = generation.id();
-  DF_RETURN_IF_ERROR(cache_.CheckFits(id));
   cache_.Prefetch(id, clock_->NowUs());
   WakeAll();
   for (;;) {
+    DF_RETURN_IF_ERROR(cache_.CheckFits(id));
     const CacheEntryView view = cache_.View(id, clock_->NowUs());
     if (view.state == ResidencyState::kResident) return Status::Ok();
     if (stopping_) return Unavailable("the store is shutting down");
     if (view.state != ResidencyState::kLoading && !view.queued) {
-      return view.failure.ok() ? Unavailable("it was evicted before it could be used") : view.failure;
+      if (!view.failure.ok()) return view.failure;
+      cache_.Prefetch(id, clock_->NowUs());  // evicted for another before this thread saw it
+      WakeAll();
     }
     waiters_.wait(lock);
   }

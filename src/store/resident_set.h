@@ -78,6 +78,8 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   Status MovePin(const StoredGeneration* from, const StoredGeneration& to);
   void Prefetch(const StoredGeneration& generation);
   Status Evict(const StoredGeneration& generation);
+  // As ResidencyCache::CheckFits.
+  Status CheckFits(const StoredGeneration& generation) const;
   // Asks for a load and waits for its end: ok when resident, else why not. kUnavailable after Stop.
   Status LoadBlocking(const StoredGeneration& generation);
 
