@@ -9,14 +9,11 @@
 #include "format/delta_tensors.h"
 #include "format/digest.h"
 #include "format/message.h"
+#include "format/served_files.h"
 #include "format/shards.h"
 
 namespace df {
 namespace {
-
-// The files of a variant, beside its tensors, that can change an answer.
-constexpr std::array<std::string_view, 5> kServedFiles = {"config.json", "generation_config.json", "tokenizer.json",
-                                                          "tokenizer_config.json", "chat_template.jinja"};
 
 Result<std::string> Required(const std::map<std::string, std::string>& metadata, const std::string& key) {
   const auto at = metadata.find(key);
@@ -203,21 +200,7 @@ Result<std::string> DeltaDirectory::Generation() const {
   Digest digest;
   digest.AddText(metadata_.base_fingerprint);
   digest.AddText(metadata_.content_digest);
-  for (const std::string_view name : kServedFiles) {
-    const Result<std::string> content = ReadFileBounded(directory_ + "/" + std::string(name), kMaxSideFileBytes);
-    if (!content.ok() && content.status().code() == StatusCode::kNotFound) continue;
-    if (!content.ok()) return content.status();
-    digest.AddText(name);
-    digest.AddText(*content);
-  }
-  DF_ASSIGN_OR_RETURN(const auto templates, ListFiles(directory_ + "/" + std::string(kTemplateFolder),
-                                                      kTemplateExtension, kMaxTemplateFiles));
-  for (const std::string& name : templates) {
-    const std::string path = std::string(kTemplateFolder) + "/" + name;
-    DF_ASSIGN_OR_RETURN(const std::string content, ReadFileBounded(directory_ + "/" + path, kMaxSideFileBytes));
-    digest.AddText(path);
-    digest.AddText(content);
-  }
+  DF_RETURN_IF_ERROR(AddServedFiles(directory_, digest).status());
   return digest.Hex();
 }
 

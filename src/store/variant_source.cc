@@ -10,6 +10,7 @@
 #include "format/delta_dir.h"
 #include "format/digest.h"
 #include "format/peft_adapter.h"
+#include "format/served_files.h"
 #include "format/variant_kind.h"
 
 namespace df {
@@ -79,12 +80,17 @@ Status OpenAdapter(const BaseWeights& base, const OpenOptions& options, VariantS
                  .stored_bytes = source.adapter->file().file().bytes().size(),
                  .resident_bytes = size.most_bytes};
   source.info.config.vocab = size.vocab;
-  DF_ASSIGN_OR_RETURN(source.info.digest, source.adapter->Digest());
-  if (options.parent == nullptr) return Status::Ok();
-  Digest both;  // as LoadAdapter
-  both.AddText(options.parent->info().digest);
-  both.AddText(source.info.digest);
-  source.info.digest = both.Hex();
+  DF_ASSIGN_OR_RETURN(source.weights_digest, source.adapter->Digest());
+  if (options.parent != nullptr) {
+    Digest both;  // as LoadAdapter
+    both.AddText(options.parent->info().digest);
+    both.AddText(source.weights_digest);
+    source.weights_digest = both.Hex();
+  }
+  Digest all;
+  all.AddText(source.weights_digest);
+  DF_ASSIGN_OR_RETURN(const bool has_text, AddServedFiles(source.directory, all));
+  source.info.digest = has_text ? all.Hex() : source.weights_digest;
   return Status::Ok();
 }
 
@@ -94,7 +100,7 @@ Result<std::shared_ptr<const VariantWeights>> Pack(KernelContext& context, const
     return LoadDelta(context, base, *source.delta, {.digest = source.info.digest, .progress = options.progress});
   }
   DF_ASSIGN_OR_RETURN(auto weights, LoadAdapter(context, base, *source.adapter, options.parent));
-  if (weights->digest != source.info.digest) return Corrupt("the adapter's tensors have digest " + weights->digest);
+  if (weights->digest != source.weights_digest) return Corrupt("the adapter's tensors have digest " + weights->digest);
   if (options.progress) DF_RETURN_IF_ERROR(options.progress(weights->bytes));
   return weights;
 }

@@ -25,6 +25,7 @@ Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& na
 struct VariantSource {
   std::string directory;                        // links resolved
   GenerationInfo info;                          // resident_bytes from shapes and dtypes
+  std::string weights_digest;                   // of an adapter: that of its weights, without the files of its text
   std::shared_ptr<const DeltaDirectory> delta;  // one of these two
   std::shared_ptr<const PeftAdapter> adapter;   //
   bool verified = false;                        // every byte was read and compared when it was opened

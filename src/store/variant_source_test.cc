@@ -1,6 +1,7 @@
 #include "store/variant_source.h"
 
 #include <new>
+#include <set>
 
 #include "store/store_fixture.h"
 #include "testing/refusal.h"
@@ -60,6 +61,20 @@ TEST_F(VariantSourceTest, AVariantKeepsItsOwnTemplateAndGenerationDefaults) {
   EXPECT_EQ(variant->text->tokenizer, base_.variant->text->tokenizer);
   EXPECT_EQ(variant->defaults.temperature, 0.5);
   for (const int32_t id : {3, 5}) EXPECT_TRUE(std::ranges::binary_search(variant->eos_ids, id)) << id;
+}
+
+TEST_F(VariantSourceTest, AnotherTemplateIsAnotherGeneration) {
+  for (const std::string name : {"delta", "adapter"}) {
+    std::set<std::string> digests = {ValueOrDie(Open(name))->info.digest};
+    const std::string with_text = CopyOf(name, "with-text");
+    for (const std::string text : {"mine", "yours"}) {
+      testing::WriteText(with_text + "/chat_template.jinja", text);
+      const auto source = ValueOrDie(Open("with-text"));
+      digests.insert(source->info.digest);
+      DF_EXPECT_OK(PackStatus(*source));
+    }
+    EXPECT_EQ(digests.size(), 3u) << name;
+  }
 }
 
 TEST_F(VariantSourceTest, RefusesADeltaOfAnotherBaseNamingBothFingerprints) {
