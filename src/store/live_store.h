@@ -115,7 +115,8 @@ class LiveStore final : public VariantStore {
   // What the watching thread knows; its own.
   struct OpenChange {
     WatchedChange change;
-    std::string said;  // of the refusal, last
+    std::string said = {};                  // of the refusal, last
+    uint64_t wait_looks = 0, due_look = 0;  // until it is tried again
   };
   struct Watching {
     DirectoryWatch directory;

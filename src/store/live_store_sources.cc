@@ -19,8 +19,8 @@ namespace {
 // A variant that stood in the watched directory at the start is taken by the second look.
 constexpr uint64_t kLooksToKnow = 2;
 
-// How many looks pass until what was refused is tried again: half a minute.
-constexpr uint64_t kLooksUntilAgain = 30;
+// How many looks pass until what was refused is tried again, first and at most: it may be read whole for each try.
+constexpr uint64_t kFirstWaitLooks = 30, kLongestWaitLooks = 960;
 
 // Whether a refusal may end without a change of the files: no room, a name that is taken, a parent in use, a device
 // that does not answer.
@@ -209,22 +209,21 @@ void LiveStore::LookOnce(Watching& watching) {
   const std::string failure = changes.ok() ? "" : changes.status().message();
   if (!failure.empty() && failure != watching.said) Warn(failure);
   watching.said = failure;
-  std::set<std::string> fresh;
   if (changes.ok()) {
-    for (const WatchedChange& change : *changes) {
-      watching.open[change.name] = {.change = change, .said = ""};
-      fresh.insert(change.name);
-    }
+    for (const WatchedChange& change : *changes) watching.open[change.name] = {.change = change};
   }
-  const bool tries_again = ++watching.n_looks % kLooksUntilAgain == 0;
+  ++watching.n_looks;
   for (auto at = watching.open.begin(); at != watching.open.end();) {
-    if (!tries_again && !fresh.contains(at->first)) {
+    OpenChange& open = at->second;
+    if (open.due_look > watching.n_looks) {
       ++at;
       continue;
     }
-    const Status followed = Follow(at->second.change, watching.ours);
-    if (!followed.ok() && followed.message() != at->second.said) Warn(followed.message());
-    at->second.said = followed.message();
+    open.wait_looks = std::clamp(2 * open.wait_looks, kFirstWaitLooks, kLongestWaitLooks);
+    open.due_look = watching.n_looks + open.wait_looks;
+    const Status followed = Follow(open.change, watching.ours);
+    if (!followed.ok() && followed.message() != open.said) Warn(followed.message());
+    open.said = followed.message();
     at = MayPass(followed) ? std::next(at) : watching.open.erase(at);
   }
   if (watching.n_looks >= kLooksToKnow) has_looked_ = true;
