@@ -31,6 +31,7 @@ void AddMaterialize(const Command& app);
 void AddVerify(const Command& app);
 void AddChat(const Command& app);
 void AddLogits(const Command& app);
+void AddPlan(const Command& app);
 void AddRun(const Command& app);
 void AddServe(const Command& app);
 void AddVariants(const Command& app);

@@ -18,6 +18,10 @@ constexpr ModelShape kShapes[] = {
     {"llama-1b", false, 2048, 16, 32, 8, 64, 8192, 128256, true},
     {"qwen3-4b", true, 2560, 36, 32, 8, 128, 9728, 151936, true},
     {"llama-8b", false, 4096, 32, 32, 8, 128, 14336, 128256, false},
+    {"llama-2-7b", false, 4096, 32, 32, 32, 128, 11008, 32000, false},
+    {"mistral-7b", false, 4096, 32, 32, 8, 128, 14336, 32000, false},
+    {"llama-2-70b", false, 8192, 80, 64, 8, 128, 28672, 32000, false},
+    {"llama-3-70b", false, 8192, 80, 64, 8, 128, 28672, 128256, false},
     {"small", true, 512, 4, 8, 4, 64, 2048, 4096, true},
     {"wide", true, 2048, 1, 16, 4, 128, 8192, 1024, true},
 };
