@@ -106,6 +106,7 @@ int Main(int argc, char** argv) {
   AddServe(commands);
   AddVariants(commands);
   AddLogits(commands);
+  AddEval(commands);
   AddPlan(commands);
   AddBench(commands);
   AddVersion(commands);

@@ -27,16 +27,18 @@ size_t TerminalColumns() {
   return size.ws_col;
 }
 
+// "compress  [=====>    ]  52 %".
+std::string Bar(std::string_view label, uint64_t done, uint64_t total) {
+  const double share = total == 0 ? 0.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const auto filled = static_cast<size_t>(share * static_cast<double>(kBarColumns));
+  return std::string(label) + "  [" + std::string(filled, '=') + std::string(kBarColumns - filled, ' ') + "] " +
+         FormatFixed(share * 100, 0) + " %";
+}
+
 }  // namespace
 
 std::string ProgressLine(std::string_view label, const ProgressState& state, double elapsed_s, size_t width) {
-  const double share =
-      state.total_bytes == 0
-          ? 0.0
-          : std::min(1.0, static_cast<double>(state.done_bytes) / static_cast<double>(state.total_bytes));
-  const auto filled = static_cast<size_t>(share * static_cast<double>(kBarColumns));
-  std::string line = std::string(label) + "  [" + std::string(filled, '=') + std::string(kBarColumns - filled, ' ') +
-                     "] " + FormatFixed(share * 100, 0) + " %  " + std::to_string(state.done_items) + "/" +
+  std::string line = Bar(label, state.done_bytes, state.total_bytes) + "  " + std::to_string(state.done_items) + "/" +
                      std::to_string(state.total_items) + " tensors  " + FormatBytes(state.done_bytes) + " of " +
                      FormatBytes(state.total_bytes);
   if (elapsed_s > 0 && state.done_bytes > 0) {
@@ -54,13 +56,23 @@ Progress::~Progress() {
   if (drawn_us_ != 0) std::cerr << kClearLine << std::flush;
 }
 
-void Progress::Update(const ProgressState& state) {
-  if (!is_terminal_) return;
-  const int64_t now_us = clock_.NowUs();
-  if (drawn_us_ != 0 && now_us - drawn_us_ < kRedrawUs) return;
+bool Progress::IsDue(int64_t now_us) {
+  if (!is_terminal_ || (drawn_us_ != 0 && now_us - drawn_us_ < kRedrawUs)) return false;
   drawn_us_ = now_us;
+  return true;
+}
+
+void Progress::Update(const ProgressState& state) {
+  const int64_t now_us = clock_.NowUs();
+  if (!IsDue(now_us)) return;
   const double elapsed_s = static_cast<double>(now_us - start_us_) * 1e-6;
   std::cerr << kClearLine << ProgressLine(label_, state, elapsed_s, TerminalColumns() - 1) << std::flush;
+}
+
+void Progress::Update(std::string_view what, uint64_t done, uint64_t total) {
+  if (!IsDue(clock_.NowUs())) return;
+  const std::string line = Bar(label_, done, total) + "  " + Printable(what);
+  std::cerr << kClearLine << line.substr(0, TerminalColumns() - 1) << std::flush;
 }
 
 }  // namespace df::cli

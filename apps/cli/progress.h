@@ -30,8 +30,12 @@ class Progress {
 
   // Cheap: draws at most ten times a second, nothing at all when stderr is no terminal.
   void Update(const ProgressState& state);
+  // The same for work that is not bytes of tensors: "eval  [====  ]  52 %  math answers".
+  void Update(std::string_view what, uint64_t done, uint64_t total);
 
  private:
+  bool IsDue(int64_t now_us);
+
   std::string label_;
   SteadyClock clock_;
   int64_t start_us_;

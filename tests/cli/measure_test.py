@@ -65,6 +65,72 @@ class Plan(unittest.TestCase):
         self.assertIn("llama-2-70b", done.stderr)
 
 
+class Eval(unittest.TestCase):
+    """Of the bundled family, a few questions each."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def test_codes_stand_beside_base_and_full_fine_tune(self):
+        math, tune = self.folder / "delta", DEMO / "finetunes" / "zen-mini-math"
+        self.assertEqual(deltafold("compress", DEMO / "zen-mini-base", tune, math).returncode, 0)
+        plot, replies, report = (self.folder / name for name in ("plot.svg", "replies.jsonl", "report.json"))
+        arguments = ["--base", DEMO / "zen-mini-base", "--variant", f"math={tune}", "--variant", f"math:mine={math}",
+                     "--variant", f"math={math}", "--task", DEMO / "eval" / "math.jsonl", "--items", 6, "--text",
+                     DEMO / "eval" / "text.txt", "--text-tokens", 256, "--window", 64]
+        found = answer("eval", *arguments, "--plot", plot, "--replies", replies, "--report", report)
+        self.assertEqual([row["code"] for row in found["results"]], ["base", "full", "mine", "rank1"])
+        base, full, mine, rank1 = found["results"]
+        self.assertEqual((base["correct"], full["correct"], full["kl_full"]), (0, 6, 0))
+        self.assertGreater(base["kl_full"], 10 * mine["kl_full"])
+        self.assertGreater(base["text_kl_full"], mine["text_kl_full"])
+        self.assertEqual({**rank1, "code": "mine"}, mine)
+        self.assertEqual(mine["task"], "math")
+        self.assertEqual(mine["bytes"], 1525248)
+        self.assertEqual(found["summary"][-1]["kl_ratio"]["value"], 1)
+        self.assertIn("<svg", plot.read_text())
+        lines = [json.loads(line) for line in replies.read_text().splitlines()]
+        self.assertEqual(len(lines), 4 * 6)
+        self.assertEqual([line["reply"] for line in lines if line["code"] == "full"],
+                         [json.loads(line)["answer"] for line in (DEMO / "eval" / "math.jsonl").read_text().splitlines()[:6]])
+        written = json.loads(report.read_text())
+        self.assertEqual(written["results"], found["results"])
+        table = deltafold("eval", *arguments).stdout
+        for words in ("difference [95 %]", "full perplexity", "KL / mine [95 %]", "rank1"):
+            self.assertIn(words, table)
+
+    def test_a_family_file_says_who_is_asked_what(self):
+        found = answer("eval", "--family", DEMO / "family.json", "--items", 1, "--no-base", "--teacher-forced")
+        family = json.loads((DEMO / "family.json").read_text())
+        self.assertEqual([(row["variant"], row["task"]) for row in found["results"]],
+                         [(variant["name"], variant["eval"]) for variant in family["variants"]])
+        self.assertEqual(sum(row["code"] == "full" for row in found["results"]), 4)
+        self.assertTrue(all(row["n"] == 1 for row in found["results"]))
+
+    def test_what_cannot_be_measured_is_named(self):
+        base, delta = DEMO / "zen-mini-base", DEMO / "deltas" / "zen-mini-german"
+        task = DEMO / "eval" / "german.jsonl"
+        for code, arguments, words in (
+                (2, [], "--base"),
+                (2, ["--base", base], "--text FILE or --task FILE"),
+                (2, ["--base", base, "--variant", delta], "NAME=PATH"),
+                (2, ["--base", base, "--variant", f"a={delta}", "--task", f"b={task}"], "there is no variant b"),
+                (1, ["--base", base, "--variant", f"a={self.folder}/none", "--task", task], "none"),
+                (1, ["--base", base, "--variant", f"a={delta}", "--task", self.folder / "none.jsonl"], "none.jsonl"),
+                (1, ["--base", base, "--variant", f"a={base}", "--variant", f"a={base}", "--task", task], "two full models"),
+                (1, ["--family", self.folder / "none.json"], "none.json"),
+                (1, ["--base", base, "--text", task, "--plot", "/no/such/folder/plot.svg"], "/no/such/folder")):
+            done = deltafold("eval", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), arguments)
+            self.assertIn(words, done.stderr)
+        for content in ("[]", '{"variants": [7]}', '{"variants": [{"name": "a", "codes": []}]}', '{"variants": [{}]}'):
+            path = self.folder / "family.json"
+            path.write_text(content)
+            done = deltafold("eval", "--base", base, "--family", path)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), content)
+            self.assertIn("family.json", done.stderr)
+
+
 if __name__ == "__main__":
     BINARY = Path(sys.argv.pop(1)).resolve()
     unittest.main()
