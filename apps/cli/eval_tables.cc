@@ -87,6 +87,9 @@ void AddTextTable(const eval::Report& report, std::string& text) {
   text += "Text\n" + table.Render() + "\n";
 }
 
+// Nobody is the worst where none loses.
+std::string WorstOf(const eval::CodeSummary& code) { return *code.worst_loss > 0 ? code.worst_variant : ""; }
+
 void AddSummary(const eval::Report& report, std::string& text) {
   if (report.codes.empty()) return;
   const auto is_code = [](const eval::CodeSummary& code) { return code.code != "full" && code.code != "base"; };
@@ -104,8 +107,8 @@ void AddSummary(const eval::Report& report, std::string& text) {
   for (const eval::CodeSummary& code : report.codes) {
     table.AddRow({code.code, std::to_string(code.n_variants), FormatFixed(code.bits_per_weight, 3),
                   Fixed(code.exact_match, 2), Fixed(code.loss, 2), Fixed(code.loss_ratio, 3),
-                  code.worst_loss ? FormatFixed(*code.worst_loss, 1) + " " + code.worst_variant : kNone,
-                  Fixed(code.kl, 5), WithInterval(code.kl_ratio, 3)});
+                  code.worst_loss ? FormatFixed(*code.worst_loss, 1) + " " + WorstOf(code) : kNone, Fixed(code.kl, 5),
+                  WithInterval(code.kl_ratio, 3)});
   }
   text += "All variants with a full fine-tune: means, KL and its ratios geometric\n" + table.Render();
 }

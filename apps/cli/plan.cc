@@ -147,6 +147,7 @@ void PrintFormulas(const tools::PlanRow& row, const std::string& title) {
 
 std::vector<FigureColumn> LoadColumns(const tools::PlanOptions& options) {
   std::vector<FigureColumn> columns;
+  columns.reserve(options.media.size());
   for (const tools::Medium& medium : options.media) {
     columns.push_back(
         {"load_seconds_" + medium.name, medium.name + " " + FormatFixed(medium.bytes_per_second * 1e-9, 2) + " GB/s"});

@@ -78,6 +78,7 @@ class SubjectRun {
     DF_RETURN_IF_ERROR(Score());
     DF_RETURN_IF_ERROR(AnswerQuestions());
     std::vector<EvalResult> results;
+    results.reserve(participants_.size());
     for (Participant& participant : participants_) results.push_back(std::move(participant.result));
     return results;
   }
@@ -178,6 +179,7 @@ class SubjectRun {
 
   Status Score() {
     std::vector<Scored> models;
+    models.reserve(participants_.size());
     for (const Participant& participant : participants_) models.push_back(participant.scored);
     if (models.empty()) return InvalidArgument(subject_.name + ": nothing to measure");
     const auto score = [&](const std::string& what, const std::vector<ScoredSequence>& sequences,

@@ -4,8 +4,12 @@
 
 #include <filesystem>
 
+#include "base/float16.h"
 #include "base/json.h"
+#include "base/rng.h"
+#include "codec/code.h"
 #include "format/delta_dir.h"
+#include "kernels/packed.h"
 #include "model/weights.h"
 #include "testing/refusal.h"
 #include "testing/status_matchers.h"
@@ -145,6 +149,29 @@ TEST(Plan, KnowsTheBytesOfEveryCode) {
     const PlannedCode code = ValueOrDie(ParsePlannedCode(name));
     EXPECT_EQ(StoredBytes(code, shape), bytes) << name;
     EXPECT_GE(ResidentBytes(code, shape), bytes) << name;
+  }
+}
+
+// What the codec stores and the kernels hold of a weight whose every element changed.
+TEST(Plan, AgreesWithTheCodecForEveryCode) {
+  constexpr size_t kRows = 100, kCols = 50;
+  std::vector<Bf16> base, fine_tune;
+  for (size_t i = 0; i < kRows * kCols; ++i) {
+    base.push_back(ToBf16(static_cast<float>(RandomUnit(1, i) - 0.5)));
+    fine_tune.push_back(ToBf16(ToFloat(base.back()) + 0.1F + static_cast<float>(RandomUnit(2, i)) * 0.2F));
+  }
+  const auto view = [&](const std::vector<Bf16>& values) {
+    return TensorView{.dtype = DType::kBf16, .shape = {kRows, kCols}, .bytes = AsBytes(std::span<const Bf16>(values))};
+  };
+  const WeightPair pair = {.name = "w", .base = view(base), .fine_tune = view(fine_tune)};
+  ThreadPool pool(1);
+  for (const char* name :
+       {"scalar", "row", "column", "rank1", "planes3", "lowrank:4", "row+lowrank:2", "int8", "raw"}) {
+    const EncodedWeight encoded = ValueOrDie(Encode(pool, pair, ValueOrDie(ParseCode(name))));
+    const PlannedCode planned = ValueOrDie(ParsePlannedCode(name));
+    const WeightShape shape = {.d_out = kRows, .d_in = kCols};
+    EXPECT_EQ(StoredBytes(planned, shape), df::StoredBytes(encoded.delta)) << name;
+    EXPECT_EQ(ResidentBytes(planned, shape), kernels::PackedBytes(encoded.delta)) << name;
   }
 }
 
