@@ -12,7 +12,7 @@ inline constexpr size_t kSlotLinearPanels = 1;   // unpacked weight tiles, one p
 inline constexpr size_t kSlotLinearRows = 2;     // packed activation rows
 inline constexpr size_t kSlotLinearLowRank = 3;  // x A^T
 inline constexpr size_t kSlotAttention = 4;      // queries, sums, scores, tiles
-inline constexpr size_t kSlotSample = 5;         // block maxima, candidates
+inline constexpr size_t kSlotSample = 5;         // block maxima, candidates; of log-probabilities too
 inline constexpr size_t kSlotLinearOther = 6;
 
 }  // namespace df::kernels

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 
 #include "base/rng.h"
 #include "kernels/cpu/sample_scan.h"
+#include "kernels/cpu/top_k.h"
 #include "kernels/scratch_slots.h"
 
 namespace df::kernels::cpu {
@@ -104,21 +104,10 @@ double MassOf(std::span<const Candidate> candidates) {
   return mass;
 }
 
-float LargestAt(std::span<float> values, size_t rank) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank), values.end(), std::greater<>());
-  return values[rank];
-}
-
-// The k largest and all equal to the last of them. The k-th largest block maximum bounds the k-th largest logit from
-// below, so that only blocks holding candidates are searched.
+// The k largest and all equal to the last of them.
 std::span<Candidate> CollectTopK(const RowState& state, size_t k) {
   const SampleScratch& s = state.scratch;
-  const size_t n_blocks = VocabBlocks(state.logits.size());
-  float bound = -kInfinity;
-  if (k <= n_blocks) {
-    std::copy_n(s.block_largest, n_blocks, s.values);
-    bound = LargestAt({s.values, n_blocks}, k - 1);
-  }
+  const float bound = TopKBound({s.block_largest, VocabBlocks(state.logits.size())}, k, s.values);
   std::span<Candidate> found = Collect(state, bound, kInfinity);
   for (size_t i = 0; i < found.size(); ++i) s.values[i] = found[i].logit;
   const float kth = LargestAt({s.values, found.size()}, k - 1);

@@ -9,11 +9,9 @@
 #include "kernels/scratch_slots.h"
 
 namespace df::kernels::ref {
-namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 bool IsServable(std::span<const float> logits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   bool any_finite = false;
   for (const float x : logits) {
     if (std::isnan(x) || x == kInfinity) return false;
@@ -22,7 +20,6 @@ bool IsServable(std::span<const float> logits) {
   return any_finite;
 }
 
-// The most likely first; among equals the lower index.
 void SortByLogit(std::span<const float> logits, std::span<int32_t> order) {
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -31,6 +28,8 @@ void SortByLogit(std::span<const float> logits, std::span<int32_t> order) {
     return x != y ? x > y : a < b;
   });
 }
+
+namespace {
 
 // Logits, their order and the weights exp((logit - largest) / temperature), all of one row.
 struct Distribution {

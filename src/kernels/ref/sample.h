@@ -6,6 +6,11 @@
 
 namespace df::kernels::ref {
 
+// No NaN, no +Inf, at least one finite logit.
+bool IsServable(std::span<const float> logits);
+// All tokens [logits.size()], the most likely first; among equals the lower index.
+void SortByLogit(std::span<const float> logits, std::span<int32_t> order);
+
 void Sample(KernelContext& context, MatView<const float> logits, std::span<const SampleRow> rows,
             std::span<Sampled> results);
 void LogSoftmax(KernelContext& context, MatView<const float> logits, MatView<float> out);
