@@ -62,6 +62,8 @@ dft_code dft_tokenizer_decode(const dft_tokenizer* tokenizer, const int32_t* ids
 /* The id of the token spelled `text`, or -1. */
 int32_t dft_tokenizer_id(const dft_tokenizer* tokenizer, const uint8_t* text, size_t size_bytes);
 dft_code dft_tokenizer_token(const dft_tokenizer* tokenizer, int32_t id, dft_buffer* out, dft_buffer* error);
+/* What the token adds to a text that has begun: bytes, maybe a part of a character. */
+dft_code dft_tokenizer_token_bytes(const dft_tokenizer* tokenizer, int32_t id, dft_buffer* out, dft_buffer* error);
 
 typedef struct dft_stream dft_stream;
 

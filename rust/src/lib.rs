@@ -215,6 +215,21 @@ pub unsafe extern "C" fn dft_tokenizer_token(
 /// # Safety
 /// As dftext.h says.
 #[no_mangle]
+pub unsafe extern "C" fn dft_tokenizer_token_bytes(
+    tokenizer: *const DftTokenizer,
+    id: i32,
+    out: *mut DftBuffer,
+    error: *mut DftBuffer,
+) -> i32 {
+    border(error, || {
+        give(out, stream::token_bytes(&(*tokenizer).0, id)?);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As dftext.h says.
+#[no_mangle]
 pub unsafe extern "C" fn dft_stream_new(tokenizer: *const DftTokenizer, skip_special_tokens: bool) -> *mut Stream {
     Box::into_raw(Box::new(Stream::new((*tokenizer).0.clone(), skip_special_tokens)))
 }

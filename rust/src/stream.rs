@@ -72,6 +72,22 @@ fn byte_level_bytes(token: &str) -> Vec<u8> {
     mapped.unwrap_or_else(|| token.as_bytes().to_vec())
 }
 
+/// What a token adds to a text that has begun. Decoders treat the first text of all differently (a leading space is
+/// dropped): the token stands behind itself.
+pub fn token_bytes(tokenizer: &Tokenizer, id: i32) -> Outcome<Vec<u8>> {
+    let token = tokenizer.token_text(id)?;
+    match tokenizer.stream_kind {
+        StreamKind::Bytes => return Ok(byte_level_bytes(&token)),
+        StreamKind::Window { byte_fallback: true } if is_byte_token(&token) => {
+            return Ok(u8::from_str_radix(&token[3..5], 16).into_iter().collect());
+        }
+        _ => {}
+    }
+    let once = tokenizer.join(vec![token.clone()])?;
+    let twice = tokenizer.join(vec![token.clone(), token])?;
+    Ok(twice.strip_prefix(once.as_str()).unwrap_or(once.as_str()).to_owned().into_bytes())
+}
+
 pub struct Stream {
     tokenizer: Arc<Tokenizer>,
     skip_special_tokens: bool,

@@ -145,6 +145,13 @@ Result<std::string> Tokenizer::TokenText(int32_t id) const {
   return std::string(out.text());
 }
 
+Result<std::string> Tokenizer::TokenBytes(int32_t id) const {
+  RustBuffer out;
+  RustBuffer error;
+  DF_RETURN_IF_ERROR(RustStatus(dft_tokenizer_token_bytes(handle_, id, out.out(), error.out()), error));
+  return std::string(out.text());
+}
+
 bool Tokenizer::IsSpecial(int32_t id) const {
   const auto at = std::lower_bound(added_tokens_.begin(), added_tokens_.end(), id,
                                    [](const AddedToken& token, int32_t value) { return token.id < value; });

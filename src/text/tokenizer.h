@@ -76,6 +76,9 @@ class Tokenizer {
   std::optional<int32_t> IdOrNull(std::string_view token) const;
   // The vocabulary's spelling of `id`; kInvalidArgument for an id without a token.
   Result<std::string> TokenText(int32_t id) const;
+  // What `id` adds to a text that has begun: bytes, maybe a part of a character; control tokens as they are spelled.
+  // The only errors are kInvalidArgument (an id without a token) and kCorrupt (the file's decoder fails).
+  Result<std::string> TokenBytes(int32_t id) const;
   bool IsSpecial(int32_t id) const;
   // Ascending ids.
   const std::vector<AddedToken>& added_tokens() const { return added_tokens_; }

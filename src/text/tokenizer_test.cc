@@ -97,6 +97,34 @@ TEST(Tokenizer, KnowsItsTokens) {
   EXPECT_FALSE(qwen->IsSpecial(qwen->IdOrNull("<think>").value_or(-1)));
 }
 
+TEST(Tokenizer, TokenBytesTogetherAreTheText) {
+  for (const std::string name : {"qwen_like", "llama3_like", "llama2_like", "mistral_like"}) {
+    const auto tokenizer = LoadTestTokenizer(name);
+    const Json expected = ReadJsonData(name + ".expected.json");
+    for (const Json& row : expected["encode"]) {
+      SCOPED_TRACE(name + ": " + DumpJson(row["text"]));
+      std::string bytes;
+      for (const int32_t id : row["ids"].get<Ids>()) bytes += ValueOrDie(tokenizer->TokenBytes(id));
+      const std::string text = ValueOrDie(tokenizer->Decode(row["ids"].get<Ids>(), {.skip_special_tokens = false}));
+      // The decoder drops a space in front of the first text of all.
+      EXPECT_TRUE(bytes == text || bytes == " " + text) << DumpJson(Json(bytes)) << " for " << DumpJson(Json(text));
+    }
+  }
+}
+
+TEST(Tokenizer, TokenBytesAreThoseOfTheTokenAloneBehindOtherText) {
+  const auto llama2 = LoadTestTokenizer("llama2_like");
+  EXPECT_EQ(ValueOrDie(llama2->TokenBytes(llama2->IdOrNull("<0xE2>").value_or(-1))), "\xE2");
+  EXPECT_EQ(ValueOrDie(llama2->TokenBytes(llama2->IdOrNull("<s>").value_or(-1))), "<s>");
+  EXPECT_EQ(ValueOrDie(llama2->TokenBytes(llama2->IdOrNull("\u2581").value_or(-1))), " ");
+  const auto qwen = LoadTestTokenizer("qwen_like");
+  EXPECT_EQ(ValueOrDie(qwen->TokenBytes(qwen->IdOrNull("\u0120").value_or(-1))), " ");  // how byte-level spells a space
+  const auto bert = LoadTestTokenizer("word_piece");
+  EXPECT_EQ(ValueOrDie(bert->TokenBytes(bert->IdOrNull("##s").value_or(-1))), "s");
+  EXPECT_EQ(qwen->TokenBytes(-1).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(qwen->TokenBytes(qwen->vocab()).status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(Tokenizer, RefusesIdsWithoutAToken) {
   const auto tokenizer = LoadTestTokenizer("qwen_like");
   for (const int32_t id : {-1, tokenizer->vocab(), INT32_MAX, INT32_MIN}) {
