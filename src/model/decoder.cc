@@ -35,7 +35,7 @@ struct Decoder::Memory {
 
   Grown x, normed, q, k, v, attended, projected, gate, up, cos, sin;
   Grown last;    // [n_logit_rows, d_model] rows of x whose logits are wanted
-  Grown logits;  // [n_logit_rows, vocab]
+  Grown logits;  // [n_logit_rows, vocab] as large as the most rows asked for at once
   Activations act;
   StepRows rows;
   std::vector<RowGroup> head_groups;       // groups over the rows of `last`
@@ -77,6 +77,11 @@ size_t Decoder::activation_bytes() const {
 kernels::Cost Decoder::step_cost() const { return memory_->rows.cost; }
 
 MatView<float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool& kv) {
+  Forward(context, batch, kv);
+  return Logits(context, batch.logit_rows);
+}
+
+void Decoder::Forward(KernelContext& context, const Batch& batch, KvPool& kv) {
   memory_->Resize(base_->config, batch.tokens.size());
   memory_->rows.cost = {};
   DivideRows(batch);
@@ -84,7 +89,6 @@ MatView<float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool&
   for (size_t layer = 0; layer < base_->config.n_layers; ++layer) {
     DecoderLayer(context, *base_, layer, memory_->rows, memory_->act, kv.Layer(layer));
   }
-  return Head(context, batch);
 }
 
 void Decoder::DivideRows(const Batch& batch) {
@@ -122,7 +126,7 @@ void Decoder::Embed(KernelContext& context, const Batch& batch) {
   kernels::RopeAngles(context, m.rope, m.positions, m.act.cos, m.act.sin);
 }
 
-MatView<float> Decoder::Head(KernelContext& context, const Batch& batch) {
+MatView<float> Decoder::Logits(KernelContext& context, std::span<const size_t> rows) {
   Memory& m = *memory_;
   const ModelConfig& config = base_->config;
   // The groups again, over the gathered rows only.
@@ -131,13 +135,13 @@ MatView<float> Decoder::Head(KernelContext& context, const Batch& batch) {
   size_t row = 0;
   for (const RowGroup& group : m.rows.groups) {
     const size_t begin = row;
-    while (row < batch.logit_rows.size() && batch.logit_rows[row] < group.end) ++row;
+    while (row < rows.size() && rows[row] < group.end) ++row;
     if (begin < row) m.head_groups.push_back({begin, row, group.phase, group.variant});
     if (group.variant) vocab = std::max(vocab, group.variant->config.vocab);
   }
   const MatView<float> last = m.last.View(row, config.d_model);
   const MatView<float> logits = m.logits.View(row, vocab);
-  kernels::GatherRows(context, m.act.x, batch.logit_rows, last);
+  kernels::GatherRows(context, m.act.x, rows, last);
 
   m.rows.norm.clear();
   for (const RowGroup& group : m.head_groups) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/cost.h"
@@ -43,13 +44,20 @@ class Decoder {
   explicit Decoder(std::shared_ptr<const BaseWeights> base);
   ~Decoder();
 
-  // Writes K and V of every row and returns the logits of `logit_rows`: [logit_rows.size(), widest vocabulary] f32, the
-  // caller's to change, valid until the next Step. A row's bits depend on its own sequence, variant and phase alone.
+  // Forward, then Logits of `batch.logit_rows`.
   MatView<float> Step(KernelContext& context, const Batch& batch, KvPool& kv);
+
+  // Writes K and V of every row.
+  void Forward(KernelContext& context, const Batch& batch, KvPool& kv);
+  // Of `rows`, ascending, of the last Forward's batch: [rows.size(), widest vocabulary] f32, the caller's to change,
+  // valid until the next call. A row's bits depend on its own sequence, variant and phase alone; many rows of a large
+  // vocabulary are to be asked for in parts.
+  MatView<float> Logits(KernelContext& context, std::span<const size_t> rows);
 
   const BaseWeights& base() const { return *base_; }
   size_t activation_bytes() const;
-  // What the last Step had to move and compute at least (kernels/cost.h): matrices, attention and the KV cache.
+  // What the last Forward and the Logits since had to move and compute at least (kernels/cost.h): matrices, attention
+  // and the KV cache.
   kernels::Cost step_cost() const;
 
  private:
@@ -57,7 +65,6 @@ class Decoder {
 
   void DivideRows(const Batch& batch);
   void Embed(KernelContext& context, const Batch& batch);
-  MatView<float> Head(KernelContext& context, const Batch& batch);
 
   std::shared_ptr<const BaseWeights> base_;
   std::unique_ptr<Memory> memory_;
