@@ -81,25 +81,64 @@ void EngineLoop::Step() {
   if (pieces.empty()) return;
   const int64_t start_us = clock_.NowUs();
   BuildStep(pieces, base_->config.vocab, step_);
-  const MatView<float> logits = decoder_.Step(context_, step_.batch, kv_pool_);
+  decoder_.Forward(context_, step_.batch, kv_pool_);
+  if (!step_.prompt_parts.empty()) logprobs_.OfPrompts(context_, decoder_, step_);
+  Draw();
   if (const Status intact = base_->CheckIntact(); !intact.ok()) {
     return End(scheduler_.RemoveAll(), intact);
   }
-  for (size_t i = 0; i < step_.sampling.size(); ++i) {
-    if (step_.sampling[i]->MustGoOn()) kernels::Forbid(logits, i, step_.sampling[i]->stop_tokens);
-  }
-  if (!step_.sampling.empty()) kernels::Sample(context_, logits, step_.sample_rows, step_.sampled);
   for (const Piece& piece : pieces) piece.sequence->Advance(piece.n_rows);
-  for (size_t i = 0; i < step_.sampling.size(); ++i) Deliver(*step_.sampling[i], step_.sampled[i].token);
+  DeliverPrompts();
+  DeliverTokens();
   CountStep(start_us);
 }
 
-// Hands a sequence its next token (-1: its logits are broken) and takes it out where that was the last one. Its blocks
-// are free before its client hears of the end.
-void EngineLoop::Deliver(Sequence& sequence, int32_t token) {
-  TokenEvent event = AppendToken(sequence, token, clock_.NowUs());
-  if (token >= 0) ++counters_.generation_tokens;
-  if (token >= 0 && sequence.generated.size() == 1) counters_.prompt_tokens += sequence.request.prompt.size();
+void EngineLoop::Draw() {
+  if (step_.sampling.empty()) return;
+  const MatView<float> logits = decoder_.Logits(context_, step_.batch.logit_rows);
+  logprobs_.BeforeDraw(context_, logits, step_);
+  for (size_t i = 0; i < step_.sampling.size(); ++i) {
+    if (step_.sampling[i]->MustGoOn()) kernels::Forbid(logits, i, step_.sampling[i]->stop_tokens);
+  }
+  kernels::Sample(context_, logits, step_.sample_rows, step_.sampled);
+  logprobs_.AfterDraw(logits, step_);
+}
+
+// What the step says of prompts. Sequences whose logits are broken end, and neither draw nor complete any more.
+void EngineLoop::DeliverPrompts() {
+  for (PromptPart& part : step_.prompt_parts) {
+    Sequence& sequence = *part.sequence;
+    if (part.is_broken) {
+      std::replace(step_.sampling.begin(), step_.sampling.end(), part.sequence, static_cast<Sequence*>(nullptr));
+      std::replace(step_.complete.begin(), step_.complete.end(), part.sequence, static_cast<Sequence*>(nullptr));
+      Deliver(sequence, AppendToken(sequence, -1, clock_.NowUs()));
+      continue;
+    }
+    Deliver(sequence, TellPrompt(sequence, part.n_rows, std::move(part.logprobs), clock_.NowUs()));
+  }
+}
+
+void EngineLoop::DeliverTokens() {
+  for (size_t i = 0; i < step_.sampling.size(); ++i) {
+    if (step_.sampling[i] == nullptr) continue;
+    Sequence& sequence = *step_.sampling[i];
+    const int32_t token = step_.sampled[i].token;
+    TokenEvent event = AppendToken(sequence, token, clock_.NowUs());  // -1: its logits are broken
+    if (token >= 0) ++counters_.generation_tokens;
+    if (token >= 0 && sequence.generated.size() == 1) counters_.prompt_tokens += sequence.request.prompt.size();
+    if (token >= 0) event.logprobs = std::move(step_.logprobs[i]);
+    Deliver(sequence, std::move(event));
+  }
+  for (Sequence* sequence : step_.complete) {
+    if (sequence == nullptr) continue;
+    counters_.prompt_tokens += sequence->request.prompt.size();
+    Deliver(*sequence, Complete(*sequence, clock_.NowUs()));
+  }
+}
+
+// Tells a client, and takes its sequence out where that was the last word. Its blocks are free before its client hears
+// of the end.
+void EngineLoop::Deliver(Sequence& sequence, TokenEvent event) {
   const std::shared_ptr<EventQueue> events = sequence.request.events;
   if (event.finish) scheduler_.Remove(sequence);
   events->Push(std::move(event));

@@ -24,6 +24,7 @@ struct EngineOptions {
   size_t max_queued_requests = 1024;    // beyond: kResourceExhausted
   DType kv_dtype = DType::kBf16;
   KernelOptions kernels = {};
+  size_t max_logprobs = 20;           // likeliest tokens that a request may ask for beside each of its own
   bool enable_prefix_caching = true;  // keep what full blocks of prompts hold for those that begin alike
   uint64_t kv_cache_bytes = 0;        // 0 = a share of free memory, at most what max_num_seqs x max_model_len needs
   uint64_t promised_bytes = 0;        // free now, but others will take it: variants to come

@@ -37,7 +37,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const BaseWeights
     return FailedPrecondition("no memory for a KV cache: " + std::to_string(free_bytes) + " bytes are free, " +
                               std::to_string(options.promised_bytes) + " are kept for variants; lower variant-bytes");
   }
-  DF_ASSIGN_OR_RETURN(options, ResolveOptions(base->config, options, free_bytes == 0 ? 0 : free_bytes - options.promised_bytes));
+  DF_ASSIGN_OR_RETURN(options,
+                      ResolveOptions(base->config, options, free_bytes == 0 ? 0 : free_bytes - options.promised_bytes));
   try {
     return std::unique_ptr<Engine>(std::make_unique<EngineLoop>(std::move(base), options, UnpredictableSeed()));
   } catch (const std::bad_alloc&) {
@@ -97,7 +98,9 @@ bool EngineLoop::Healthy() const {
 
 RequestLimits EngineLoop::LimitsOf(const GenerationRequest& request) const {
   const ModelConfig& config = request.variant ? request.variant->info().config : base_->config;
-  return {.context_tokens = std::min(options_.max_model_len, config.max_positions), .vocab = config.vocab};
+  return {.context_tokens = std::min(options_.max_model_len, config.max_positions),
+          .vocab = config.vocab,
+          .max_logprobs = options_.max_logprobs};
 }
 
 }  // namespace df

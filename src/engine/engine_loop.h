@@ -13,6 +13,7 @@
 #include "engine/batch.h"
 #include "engine/engine.h"
 #include "engine/inbox.h"
+#include "engine/logprobs.h"
 #include "engine/scheduler.h"
 #include "model/decoder.h"
 #include "model/kv_pool.h"
@@ -41,7 +42,10 @@ class EngineLoop final : public Engine {
   void EndCancelled(const News& news);
   void EndFailed();
   void Step();
-  void Deliver(Sequence& sequence, int32_t token);
+  void Draw();
+  void DeliverPrompts();
+  void DeliverTokens();
+  void Deliver(Sequence& sequence, TokenEvent event);
   void CountStep(int64_t start_us);
   void End(std::vector<std::unique_ptr<Sequence>> sequences, const Status& why);
   int64_t PatienceUs() const;
@@ -65,6 +69,7 @@ class EngineLoop final : public Engine {
   KvBlocks blocks_;  // before whoever leases from it
   Scheduler scheduler_;
   StepBatch step_;
+  StepLogprobs logprobs_;
   bool is_stepping_ = false;  // the last plan had rows: there is a next step without any news
   uint64_t n_accepted_ = 0;
   EngineStats counters_;

@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/logprobs.h"
 #include "store/generation.h"
 
 namespace df {
 
 struct SamplingParams {
-  std::optional<size_t> max_tokens;  // >= 1; absent: up to the end of the context
+  std::optional<size_t> max_tokens;  // absent: up to the end of the context; 0: the prompt is computed, nothing drawn
   size_t min_tokens = 0;             // until then no token that ends the sequence is drawn
   double temperature = 1.0;          // 0 = greedy
   double top_p = 1.0;                // (0, 1]
@@ -26,21 +27,30 @@ struct SamplingParams {
   std::vector<int32_t>
       stop_ids;  // end the sequence, as eos_ids do; the stop token itself is reported and counted but is no text
   bool ignore_eos = false;
+  // Given: tokens come with their log-probability and that of so many of the likeliest ones. Of the logits as the model
+  // gives them, before temperature and min_tokens.
+  std::optional<size_t> logprobs;
+  std::optional<size_t> prompt_logprobs;  // the same for the tokens of the prompt behind its first
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kError };
 std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
 
-// One token, or (finish set) the end of the sequence; `token` -1 in an end without token.
+// One token; or (finish set) the end of the sequence, `token` -1 in an end without token; or what is known of the
+// prompt: n_prompt > 0, no token and no end.
 struct TokenEvent {
   int32_t token = -1;
+  size_t n_prompt = 0;  // log-probabilities of the next so many tokens of the prompt, from its second on
+  // [max(1, n_prompt)][1 + likeliest], a row for a token: itself, then the likeliest ones in order. Empty: not asked.
+  std::vector<kernels::TokenLogprob> logprobs;
   std::optional<FinishReason> finish;
   Status status;         // why, for kError and kCancelled
   int64_t time_us = 0;   // SteadyClock
   int64_t queue_us = 0;  // from Submit to the first step with this request, or to an end before it
 };
 
-// The queue from the engine thread to one client. Thread-safe. Bounded by max_tokens + 1 small events.
+// The queue from the engine thread to one client. Thread-safe. Bounded by max_tokens + 1 small events, and by what was
+// asked for of the prompt.
 class EventQueue {
  public:
   EventQueue();
@@ -74,6 +84,7 @@ struct GenerationRequest {
 struct RequestLimits {
   size_t context_tokens = 0;  // prompt and answer together
   size_t vocab = 0;           // of the variant
+  size_t max_logprobs = 0;    // likeliest tokens beside each
 };
 
 // Whether the engine can take the request: kInvalidArgument naming the field, with the numbers.

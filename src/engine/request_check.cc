@@ -19,8 +19,13 @@ Status CheckTokens(const std::vector<int32_t>& prompt, size_t vocab) {
   return Status::Ok();
 }
 
+Status CheckLogprobs(const char* name, const std::optional<size_t>& wanted, size_t max) {
+  if (!wanted || *wanted <= max) return Status::Ok();
+  return InvalidArgument(std::string(name) + " must be at most " + std::to_string(max) + ", got " +
+                         std::to_string(*wanted));
+}
+
 Status CheckParams(const SamplingParams& params) {
-  if (params.max_tokens && *params.max_tokens < 1) return InvalidArgument("max_tokens must be at least 1, got 0");
   if (params.max_tokens && params.min_tokens > *params.max_tokens) {
     return InvalidArgument("min_tokens " + std::to_string(params.min_tokens) + " is more than max_tokens " +
                            std::to_string(*params.max_tokens));
@@ -52,11 +57,14 @@ bool IsContextLengthExceeded(const Status& status) {
 
 Status CheckRequest(const GenerationRequest& request, RequestLimits limits) {
   if (request.prompt.empty()) return InvalidArgument("the prompt is empty: at least one token is needed");
-  if (request.prompt.size() >= limits.context_tokens) {
+  const size_t n_answer = request.params.max_tokens.value_or(1) == 0 ? 0 : 1;
+  if (request.prompt.size() + n_answer > limits.context_tokens) {
     return ContextLengthExceeded(std::to_string(request.prompt.size()) + " tokens", limits.context_tokens);
   }
   DF_RETURN_IF_ERROR(CheckTokens(request.prompt, limits.vocab));
   DF_RETURN_IF_ERROR(CheckParams(request.params));
+  DF_RETURN_IF_ERROR(CheckLogprobs("logprobs", request.params.logprobs, limits.max_logprobs));
+  DF_RETURN_IF_ERROR(CheckLogprobs("prompt_logprobs", request.params.prompt_logprobs, limits.max_logprobs));
   if (request.params.min_tokens > 0 && StopTokens(request, limits.vocab).size() == limits.vocab) {
     return InvalidArgument("min_tokens: every token of the vocabulary is a stop token, so that none is left to draw");
   }

@@ -165,7 +165,8 @@ bool Scheduler::TryEnter(std::unique_ptr<Sequence>& next, int64_t now_us) {
   if (sequence.ticket == 0) {
     sequence.ticket = ++last_ticket_;
     sequence.admitted_us = now_us;
-    if (sequence.prefix_domain != nullptr) stats_.prefix_queries += sequence.n_tokens();
+    const bool looked_up = sequence.prefix_domain != nullptr && sequence.n_prompt_to_tell() == 0;
+    if (looked_up) stats_.prefix_queries += sequence.n_tokens();
     stats_.prefix_hits += sequence.n_cached;
   }
   InsertByTicket(running_, std::move(next));

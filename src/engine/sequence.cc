@@ -51,6 +51,24 @@ TokenEvent AppendToken(Sequence& sequence, int32_t token, int64_t now_us) {
   return event;
 }
 
+TokenEvent TellPrompt(Sequence& sequence, size_t n_rows, std::vector<kernels::TokenLogprob> logprobs, int64_t now_us) {
+  sequence.n_prompt_told += n_rows;
+  TokenEvent event;
+  event.n_prompt = n_rows;
+  event.logprobs = std::move(logprobs);
+  event.time_us = now_us;
+  event.queue_us = QueueUs(sequence, now_us);
+  return event;
+}
+
+TokenEvent Complete(const Sequence& sequence, int64_t now_us) {
+  TokenEvent event;
+  event.finish = FinishReason::kLength;
+  event.time_us = now_us;
+  event.queue_us = QueueUs(sequence, now_us);
+  return event;
+}
+
 TokenEvent CutShort(const Sequence& sequence, Status why, int64_t now_us) {
   TokenEvent event;
   const bool is_wish = why.code() == StatusCode::kCancelled || why.code() == StatusCode::kDeadlineExceeded;

@@ -32,7 +32,8 @@ struct Sequence {
   int64_t admitted_us = -1;  // first time in the running set
 
   std::vector<int32_t> generated;
-  size_t n_cached = 0;  // leading tokens whose keys and values are in the cache
+  size_t n_prompt_told = 0;  // leading rows of the prompt of which its client has what they say of the next token
+  size_t n_cached = 0;       // leading tokens whose keys and values are in the cache
   KvLease kv;
   std::shared_ptr<const PrefixDomain> prefix_domain;  // null: nothing is shared with others
   // Generated tokens' keys and values differ in rounding from those that a prompt of the same tokens would have: they
@@ -48,9 +49,15 @@ struct Sequence {
   }
   KnownTokens known_tokens() const { return {request.prompt, generated}; }
   bool NeedsWeights() const { return request.variant != nullptr && lease.weights() == nullptr; }
-  // Leading blocks that may be taken from others: full ones, and one token at least is computed, for its logits.
+  // Rows of the prompt whose logits its client wants: all but the last, whose next token is drawn.
+  size_t n_prompt_to_tell() const { return request.params.prompt_logprobs ? request.prompt.size() - 1 : 0; }
+  // Whether nothing more is to be drawn: of a request that wants no token.
+  bool IsComplete() const { return n_tokens() >= token_limit; }
+  // Leading blocks that may be taken from others: full ones, and one token at least is computed, for its logits. Rows
+  // whose logits are still to be told are computed, whoever has their keys and values.
   size_t n_shareable_blocks() const {
-    const size_t n_usable = std::min(shares_answer ? n_tokens() : request.prompt.size(), n_tokens() - 1);
+    size_t n_usable = std::min(shares_answer ? n_tokens() : request.prompt.size(), n_tokens() - 1);
+    if (n_prompt_told < n_prompt_to_tell()) n_usable = n_prompt_told;
     return prefix_domain == nullptr ? 0 : n_usable / kernels::kKvBlockTokens;
   }
   // The next `n_rows` tokens have gone through the model.
@@ -77,6 +84,12 @@ std::unique_ptr<Sequence> MakeSequence(GenerationRequest request, RequestLimits 
 
 // Gives the sequence its next token, or -1 when its logits held no number, and says what its client is to be told.
 TokenEvent AppendToken(Sequence& sequence, int32_t token, int64_t now_us);
+
+// What a client is told of the next `n_rows` rows of the prompt, all of which it wanted.
+TokenEvent TellPrompt(Sequence& sequence, size_t n_rows, std::vector<kernels::TokenLogprob> logprobs, int64_t now_us);
+
+// What a client is told whose sequence is complete without a further token.
+TokenEvent Complete(const Sequence& sequence, int64_t now_us);
 
 // What a client is told whose sequence ends now without a further token: kCancelled for kCancelled and
 // kDeadlineExceeded, else kError.

@@ -1,6 +1,7 @@
 #include "engine/session.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "engine/prompt_tokens.h"
@@ -9,6 +10,9 @@
 
 namespace df {
 namespace {
+
+// An id that the tokenizer does not have (padding of the vocabulary) has no text.
+std::string OrNothing(Result<std::string> text) { return text.ok() ? std::move(*text) : std::string(); }
 
 class EngineTextStream final : public TextStream {
  public:
@@ -61,24 +65,55 @@ class EngineTextStream final : public TextStream {
     std::vector<TextDelta> deltas;
     for (const TokenEvent& event : events) {
       if (ended_) break;
+      usage_.queue_us = event.queue_us;
+      const bool is_failure = event.finish && !event.status.ok();
+      if (request_.echo && !is_failure) TakePrompt(event);
       TakeToken(event);
       if (event.finish && !next_.finish) TakeEnd(event);
-      if (next_.text.empty() && !next_.finish) continue;
+      if (next_.text.empty() && !next_.finish && event.n_prompt == 0) continue;
       ended_ = next_.finish.has_value();
       deltas.push_back(std::exchange(next_, {}));
     }
     return deltas;
   }
 
+  // Nothing of the prompt goes out before the engine has: what is wrong before is an error, not an answer.
+  void TakePrompt(const TokenEvent& event) {
+    if (!echoed_) {
+      echoed_ = true;
+      next_.text += PromptText();
+      if (request_.params.prompt_logprobs) next_.logprobs.push_back({.token = {.bytes = BytesOf(prompt_[0])}});
+    }
+    const size_t n_each = event.n_prompt == 0 ? 0 : event.logprobs.size() / event.n_prompt;
+    for (size_t i = 0; i < event.n_prompt; ++i) {
+      next_.logprobs.push_back(ToLikely(std::span(event.logprobs).subspan(i * n_each, n_each)));
+    }
+  }
+
+  std::string PromptText() const {
+    if (!request_.prompt_text.empty()) return request_.prompt_text;
+    return OrNothing(request_.variant->text->tokenizer->Decode(prompt_, {.skip_special_tokens = false}));
+  }
+
+  std::string BytesOf(int32_t token) const { return OrNothing(request_.variant->text->tokenizer->TokenBytes(token)); }
+
+  LikelyTokens ToLikely(std::span<const kernels::TokenLogprob> row) const {
+    const auto spelled = [&](const kernels::TokenLogprob& one) {
+      return TokenLikelihood{.bytes = BytesOf(one.token), .logprob = one.logprob};
+    };
+    LikelyTokens likely = {.token = spelled(row[0])};
+    for (const kernels::TokenLogprob& one : row.subspan(1)) likely.top.push_back(spelled(one));
+    return likely;
+  }
+
   void TakeToken(const TokenEvent& event) {
-    usage_.queue_us = event.queue_us;
     if (event.token < 0) return;
     ++usage_.completion_tokens;
     next_.tokens.push_back(event.token);
+    if (!event.logprobs.empty()) next_.logprobs.push_back(ToLikely(event.logprobs));
     const bool is_stop_token = event.finish == FinishReason::kStop;
     if (is_stop_token && !request_.include_stop_str_in_output) return;
-    // An id that the tokenizer does not have (padding of the vocabulary) has no text.
-    if (Result<std::string> piece = decoded_.Push(event.token); piece.ok()) TakeText(*piece);
+    TakeText(OrNothing(decoded_.Push(event.token)));
     if (next_.finish) engine_.Cancel(request_.id);  // a stop string: the engine knows nothing of it
   }
 
@@ -109,6 +144,7 @@ class EngineTextStream final : public TextStream {
   StopMatcher matcher_;
   Usage usage_;
   TextDelta next_;  // what has come since the last delta went out
+  bool echoed_ = false;
   bool ended_ = false;
 };
 

@@ -27,6 +27,8 @@ struct TextRequest {
   bool parse_special_tokens = true;            // text only: the text is the whole model input, so control tokens it
                                                // spells out are meant; chat content never becomes one
   SamplingParams params;
+  bool echo = false;              // the prompt's text before the answer's, its log-probabilities before those
+  std::string prompt_text;        // for echo: as the client wrote it; "" = what the tokens spell
   std::vector<std::string> stop;  // stop strings
   bool include_stop_str_in_output = false;
   bool skip_special_tokens = true;
@@ -43,9 +45,20 @@ size_t ContextLength(const Engine& engine, const Variant& variant);
 // Bounds of `stop`: together at most this many bytes, so that a queue of requests cannot hold much memory.
 inline constexpr size_t kMaxStopBytes = size_t{64} << 10;
 
+// A token and what the model gave it, for those who asked for log-probabilities.
+struct TokenLikelihood {
+  std::string bytes = {};             // of the token alone (Tokenizer::TokenBytes): maybe a part of a character
+  std::optional<float> logprob = {};  // none for the first token of a prompt
+};
+struct LikelyTokens {
+  TokenLikelihood token = {};
+  std::vector<TokenLikelihood> top = {};  // as many of the likeliest ones as were asked for, in order
+};
+
 struct TextDelta {
-  std::string text;                        // complete UTF-8; empty only in the last one
+  std::string text;                        // complete UTF-8; empty only in the last one, and in those of a prompt
   std::vector<int32_t> tokens;             // tokens behind it (held-back text comes later)
+  std::vector<LikelyTokens> logprobs;      // where asked for: of the prompt's tokens (echo), or of `tokens`
   std::optional<FinishReason> finish;      // set in the last one
   std::optional<std::string> stop_reason;  // the stop string that matched
   Status status;                           // for kError / kCancelled

@@ -230,6 +230,93 @@ TEST_F(Session, StreamedTextEqualsTheWholeTextHoweverItArrives) {
   }
 }
 
+// What the engine knows of a token, with the likeliest one beside it.
+std::vector<kernels::TokenLogprob> Known(int32_t token, float logprob, int32_t likeliest) {
+  return {{.token = token, .logprob = logprob}, {.token = likeliest, .logprob = -0.5F}};
+}
+
+TEST_F(Session, EchoesThePromptBeforeTheAnswerWithItsLogprobs) {
+  TextRequest request = Request("abc");
+  request.echo = true;
+  request.prompt_text = "ABC";  // as it was written, whatever the tokenizer makes of it
+  request.params.logprobs = request.params.prompt_logprobs = 1;
+  const auto stream = Start(std::move(request));
+  EXPECT_EQ(engine_.submitted.params.prompt_logprobs, 1u);
+  EXPECT_TRUE(stream->TakeAll().empty()) << "nothing goes out before the engine has begun";
+
+  TokenEvent prompt;
+  prompt.n_prompt = 2;
+  prompt.logprobs = Known('b', -1.0F, 'x');
+  for (const kernels::TokenLogprob& one : Known('c', -2.0F, 0xC3)) prompt.logprobs.push_back(one);
+  engine_.submitted.events->Push(prompt);
+  std::vector<TextDelta> deltas = stream->TakeAll();
+  ASSERT_EQ(deltas.size(), 1u);
+  EXPECT_EQ(deltas[0].text, "ABC");
+  EXPECT_TRUE(deltas[0].tokens.empty());
+  ASSERT_EQ(deltas[0].logprobs.size(), 3u);
+  EXPECT_EQ(deltas[0].logprobs[0].token.bytes, "a");
+  EXPECT_FALSE(deltas[0].logprobs[0].token.logprob.has_value());
+  EXPECT_EQ(deltas[0].logprobs[1].token.logprob, -1.0F);
+  EXPECT_EQ(deltas[0].logprobs[2].top[0].bytes, "\xC3");
+
+  // Of tokens whose text is held back, the log-probabilities come with the text.
+  for (const int32_t token : {0xC3, 0xA9}) {
+    TokenEvent event;
+    event.token = token;
+    event.logprobs = Known(token, -0.25F, 'y');
+    engine_.submitted.events->Push(event);
+  }
+  TokenEvent end;
+  end.token = testing::kTinyEos;
+  end.logprobs = Known(end.token, -0.75F, 'z');
+  end.finish = FinishReason::kStop;
+  engine_.submitted.events->Push(end);
+  deltas = stream->TakeAll();
+  ASSERT_EQ(deltas.size(), 2u);
+  EXPECT_EQ(deltas[0].text, "\xC3\xA9");
+  EXPECT_EQ(deltas[0].logprobs.size(), 2u);
+  ASSERT_EQ(deltas[1].logprobs.size(), 1u) << "the stop token has no text, but was drawn";
+  EXPECT_EQ(deltas[1].logprobs[0].token.bytes, "<eos>");
+  EXPECT_EQ(deltas[1].logprobs[0].token.logprob, -0.75F);
+}
+
+TEST_F(Session, EchoesTokenIdsAsTheirText) {
+  TextRequest request = Request();
+  request.prompt = std::vector<int32_t>{256, 'h', 'i'};
+  request.echo = true;
+  request.params.max_tokens = 0;
+  const auto stream = Start(std::move(request));
+  engine_.End(FinishReason::kLength);
+  const Collected end = CollectAll(*stream);
+  EXPECT_EQ(end.text, "<bos>hi");
+  EXPECT_EQ(end.finish, FinishReason::kLength);
+  EXPECT_EQ(stream->usage().completion_tokens, 0u);
+}
+
+TEST_F(Session, ShowsNothingOfAPromptThatFails) {
+  TextRequest request = Request();
+  request.echo = true;
+  request.prompt_text = "hello";
+  request.params.prompt_logprobs = 0;
+  const auto stream = Start(std::move(request));
+  engine_.End(FinishReason::kError, -1, Internal("non-finite logits"));
+  const Collected end = CollectAll(*stream);
+  EXPECT_EQ(end.text, "");
+  EXPECT_EQ(end.finish, FinishReason::kError);
+}
+
+TEST_F(Session, StopStringsAreNotLookedForInAnEcho) {
+  TextRequest request = Request("a stop");
+  request.echo = true;
+  request.prompt_text = "a stop";
+  request.stop = {"stop"};
+  const auto stream = Start(std::move(request));
+  engine_.Say("st");
+  engine_.Say("art");
+  engine_.End(FinishReason::kLength);
+  EXPECT_EQ(CollectAll(*stream).text, "a stopstart");
+}
+
 TEST_F(Session, RendersMessagesByTheTemplateOfTheVariant) {
   TextRequest request = Request();
   Json message = {{"role", "user"}, {"content", "a<eos>"}};
