@@ -9,10 +9,11 @@
 
 namespace {
 
-void CheckFields(const df::server::GenerationFields& fields) {
+void CheckFields(const df::server::GenerationFields& fields, size_t min_max_tokens) {
   const df::SamplingParams params = df::server::ToSamplingParams(fields, {});
   const bool sound = params.temperature >= 0 && params.top_p > 0 && params.top_p <= 1 && params.top_k >= -1 &&
-                     (!params.max_tokens || *params.max_tokens >= 1) &&
+                     (!params.max_tokens || *params.max_tokens >= min_max_tokens) &&
+                     (!params.logprobs || *params.logprobs <= INT32_MAX) &&
                      fields.stop.size() <= df::server::kMaxStopStrings;
   if (!sound) std::abort();
 }
@@ -26,14 +27,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto error = df::server::ReadChatRequest(root, chat)) {
     static_cast<void>(df::server::ErrorResponse(*error));
   } else {
-    CheckFields(chat.fields);
+    CheckFields(chat.fields, 1);
     if (chat.messages.empty()) std::abort();
   }
   df::server::CompletionRequest completion;
   if (const auto error = df::server::ReadCompletionRequest(root, completion)) {
     static_cast<void>(df::server::ErrorResponse(*error));
   } else {
-    CheckFields(completion.fields);
+    CheckFields(completion.fields, completion.echo ? 0 : 1);
     if (completion.prompts.empty()) std::abort();
   }
   return 0;

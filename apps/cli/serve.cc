@@ -145,6 +145,7 @@ Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, c
                          .max_queued_requests = options.max_queued_requests,
                          .kv_dtype = kv_dtype,
                          .kernels = options.kernels,
+                         .max_logprobs = options.max_logprobs,
                          .enable_prefix_caching = options.enable_prefix_caching,
                          .kv_cache_bytes = options.kv_cache_bytes,
                          .promised_bytes = is_bounded ? store.budget_bytes - store.reserved_bytes : 0});

@@ -125,6 +125,12 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
   command.Option("--max-queued-requests", options.max_queued_requests, "Waiting requests; beyond: 429")
       .Env("DELTAFOLD_MAX_QUEUED_REQUESTS")
       .ShowDefault();
+  command
+      .Option("--max-logprobs", options.max_logprobs,
+              "Likeliest tokens that a request may ask for beside each of its own (logprobs, top_logprobs)")
+      .Env("DELTAFOLD_MAX_LOGPROBS")
+      .Range(0, 1000)
+      .ShowDefault();
   command.Option("--kv-cache-dtype", options.kv_cache_dtype, "auto (bf16 for bf16 checkpoints, else f32), bf16 or f32")
       .Env("DELTAFOLD_KV_CACHE_DTYPE")
       .ShowDefault();

@@ -35,6 +35,7 @@ struct ServeOptions {
   size_t max_num_seqs = 64;
   size_t max_num_batched_tokens = 512;
   size_t max_queued_requests = 1024;
+  size_t max_logprobs = 20;
   std::string kv_cache_dtype = "auto";
   uint64_t kv_cache_bytes = 0;
   bool enable_prefix_caching = true;

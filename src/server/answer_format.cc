@@ -18,7 +18,6 @@ Json Choice(size_t index, std::string_view part_name, Json part) {
   Json choice = Json::object();
   choice["index"] = index;
   choice[part_name] = std::move(part);
-  choice["logprobs"] = nullptr;
   choice["finish_reason"] = nullptr;
   return choice;
 }
@@ -27,6 +26,18 @@ Json Ended(Json choice, const ChoiceEnd& end) {
   choice["finish_reason"] = end.finish == FinishReason::kLength ? "length" : "stop";
   choice["stop_reason"] = end.stop_reason ? Json(*end.stop_reason) : Json(nullptr);
   return choice;
+}
+
+// An object with one member more, whose value is JSON already: logprobs may be megabytes, no tree is made of them.
+std::string WithMember(const Json& object, std::string_view name, std::string_view json) {
+  std::string text = DumpJson(object);
+  text.back() = ',';
+  text += '"';
+  text += name;
+  text += "\":";
+  text += json.empty() ? "null" : json;
+  text += '}';
+  return text;
 }
 
 }  // namespace
@@ -41,12 +52,10 @@ Json AnswerFormat::Head(std::string_view object) const {
   return json;
 }
 
-std::string AnswerFormat::ChoiceEvent(Json choice) const {
+std::string AnswerFormat::ChoiceEvent(const Json& choice, std::string_view logprobs) const {
   Json chunk = Head(words_->streamed_object);
-  chunk["choices"] = Json::array();
-  chunk["choices"].push_back(std::move(choice));
   if (head_.include_usage) chunk["usage"] = nullptr;
-  return SseEvent(DumpJson(chunk));
+  return SseEvent(WithMember(chunk, "choices", "[" + WithMember(choice, "logprobs", logprobs) + "]"));
 }
 
 std::string AnswerFormat::StartEvents(size_t n_choices) const {
@@ -58,8 +67,8 @@ std::string AnswerFormat::StartEvents(size_t n_choices) const {
   return events;
 }
 
-std::string AnswerFormat::TextEvent(size_t choice, std::string_view text) const {
-  return ChoiceEvent(Choice(choice, words_->streamed_part, words_->part(Part::kText, text)));
+std::string AnswerFormat::TextEvent(size_t choice, std::string_view text, std::string_view logprobs) const {
+  return ChoiceEvent(Choice(choice, words_->streamed_part, words_->part(Part::kText, text)), logprobs);
 }
 
 std::string AnswerFormat::EndEvent(size_t choice, const ChoiceEnd& end) const {
@@ -75,13 +84,15 @@ std::string AnswerFormat::UsageEvent(const Usage& usage) const {
 
 std::string AnswerFormat::WholeBody(const std::vector<WholeChoice>& choices, const Usage& usage) const {
   Json body = Head(words_->whole_object);
-  Json& list = body["choices"] = Json::array();
+  body["usage"] = UsageJson(usage);
+  std::string list = "[";
   for (size_t i = 0; i < choices.size(); ++i) {
     Json choice = Choice(i, words_->whole_part, words_->part(Part::kWhole, choices[i].text));
-    list.push_back(Ended(std::move(choice), choices[i].end));
+    if (i > 0) list += ',';
+    list += WithMember(Ended(std::move(choice), choices[i].end), "logprobs", choices[i].logprobs);
   }
-  body["usage"] = UsageJson(usage);
-  return DumpJson(body);
+  list += ']';
+  return WithMember(body, "choices", list);
 }
 
 }  // namespace df::server

@@ -10,6 +10,7 @@
 
 #include "base/json_fwd.h"
 #include "engine/session.h"
+#include "server/logprobs_json.h"
 
 namespace df::server {
 
@@ -32,6 +33,7 @@ struct RouteWords {
   std::string_view streamed_object, whole_object;  // values of "object"
   std::string_view streamed_part, whole_part;      // the member of a choice that holds its part
   bool starts_with_event = false;                  // whether kStart is sent
+  LogprobStyle logprob_style = LogprobStyle::kCompletion;
   Json (*part)(Part part, std::string_view text) = nullptr;
 };
 
@@ -49,21 +51,25 @@ class AnswerFormat {
  public:
   AnswerFormat(const RouteWords& words, AnswerHead head) : words_(&words), head_(std::move(head)) {}
 
+  LogprobStyle logprob_style() const { return words_->logprob_style; }
+
   // Server-sent events, each complete.
   std::string StartEvents(size_t n_choices) const;  // before any text
-  std::string TextEvent(size_t choice, std::string_view text) const;
+  // `logprobs`: the member's JSON, "" = null.
+  std::string TextEvent(size_t choice, std::string_view text, std::string_view logprobs = "") const;
   std::string EndEvent(size_t choice, const ChoiceEnd& end) const;
   std::string UsageEvent(const Usage& usage) const;
 
   struct WholeChoice {
     std::string text;
     ChoiceEnd end;
+    std::string logprobs;  // as in TextEvent
   };
   std::string WholeBody(const std::vector<WholeChoice>& choices, const Usage& usage) const;
 
  private:
   Json Head(std::string_view object) const;
-  std::string ChoiceEvent(Json choice) const;
+  std::string ChoiceEvent(const Json& choice, std::string_view logprobs = "") const;
 
   const RouteWords* words_;  // static
   AnswerHead head_;

@@ -17,6 +17,7 @@ constexpr RouteWords kChatWords = {.id_prefix = "chatcmpl-",
                                    .streamed_part = "delta",
                                    .whole_part = "message",
                                    .starts_with_event = true,
+                                   .logprob_style = LogprobStyle::kChat,
                                    .part = MessagePart};
 
 }  // namespace
@@ -24,7 +25,11 @@ constexpr RouteWords kChatWords = {.id_prefix = "chatcmpl-",
 Prepared PrepareChat(TextService& service, std::string body, const PrepareContext& context) {
   ChatRequest request;
   if (auto error = ParseChatRequest(std::move(body), request)) return *error;
-  StartPlan plan{.words = kChatWords, .fields = std::move(request.fields), .requests = {}, .param = "messages"};
+  StartPlan plan{.words = kChatWords,
+                 .fields = std::move(request.fields),
+                 .requests = {},
+                 .param = "messages",
+                 .logprobs_param = "top_logprobs"};
   TextRequest& text = plan.requests.emplace_back();
   text.prompt = std::move(request.messages);
   text.chat_template_kwargs = std::move(request.chat_template_kwargs);

@@ -11,6 +11,7 @@ constexpr RouteWords kCompletionWords = {.id_prefix = "cmpl-",
                                          .whole_object = "text_completion",
                                          .streamed_part = "text",
                                          .whole_part = "text",
+                                         .logprob_style = LogprobStyle::kCompletion,
                                          .part = TextPart};
 
 }  // namespace
@@ -18,9 +19,17 @@ constexpr RouteWords kCompletionWords = {.id_prefix = "cmpl-",
 Prepared PrepareCompletion(TextService& service, std::string body, const PrepareContext& context) {
   CompletionRequest request;
   if (auto error = ParseCompletionRequest(std::move(body), request)) return *error;
-  StartPlan plan{.words = kCompletionWords, .fields = std::move(request.fields), .requests = {}, .param = "prompt"};
+  StartPlan plan{.words = kCompletionWords,
+                 .fields = std::move(request.fields),
+                 .requests = {},
+                 .param = "prompt",
+                 .logprobs_param = "logprobs"};
   for (auto& prompt : request.prompts) {
     TextRequest& text = plan.requests.emplace_back();
+    text.echo = request.echo;
+    if (const auto* words = std::get_if<std::string>(&prompt); words != nullptr && request.echo) {
+      text.prompt_text = *words;
+    }
     std::visit([&](auto& words_or_ids) { text.prompt = std::move(words_or_ids); }, prompt);
     text.add_special_tokens = request.add_special_tokens;
   }

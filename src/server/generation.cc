@@ -21,6 +21,21 @@ ApiError TooManyTokensAsked(size_t context_length, size_t n_prompt, size_t max_t
                     "max_tokens");
 }
 
+// What is told of prompts is held until it is written: bounded for all prompts of a request together.
+std::optional<ApiError> CheckEchoedLogprobs(const StartPlan& plan) {
+  if (!plan.fields.logprobs) return std::nullopt;
+  size_t n_tokens = 0;
+  for (const TextRequest& request : plan.requests) {
+    if (request.echo) n_tokens += std::get<std::vector<int32_t>>(request.prompt).size();
+  }
+  const size_t n_each = 1 + static_cast<size_t>(*plan.fields.logprobs);
+  if (n_tokens <= kMaxEchoedLogprobs / n_each) return std::nullopt;
+  return InvalidField(plan.logprobs_param, "smaller, or fewer tokens be echoed: " + std::to_string(n_tokens) +
+                                               " of them with " + std::to_string(n_each) +
+                                               " log-probabilities each are more than the " +
+                                               std::to_string(kMaxEchoedLogprobs) + " that one request may have");
+}
+
 // Turns the prompts into tokens, and refuses those that leave no room for the answer.
 std::optional<ApiError> TokeniseAll(const TextService& service, const Variant& variant, StartPlan& plan) {
   const size_t context_length = service.ContextLength(variant);
@@ -30,7 +45,7 @@ std::optional<ApiError> TokeniseAll(const TextService& service, const Variant& v
   for (TextRequest& request : plan.requests) {
     Result<std::vector<int32_t>> prompt = service.PromptTokens(request);
     if (!prompt.ok()) return Refusal(prompt.status(), plan.param);
-    if (prompt->size() >= context_length) {
+    if (prompt->size() + std::min<size_t>(max_tokens, 1) > context_length) {
       return Refusal(ContextLengthExceeded(std::to_string(prompt->size()) + " tokens", context_length), plan.param);
     }
     if (prompt->size() + max_tokens > context_length) {
@@ -38,11 +53,12 @@ std::optional<ApiError> TokeniseAll(const TextService& service, const Variant& v
     }
     request.prompt = std::move(*prompt);  // frees the text
   }
-  return std::nullopt;
+  return CheckEchoedLogprobs(plan);
 }
 
 void FillIn(const GenerationFields& fields, const SamplingParams& defaults, TextRequest& request) {
   request.params = ToSamplingParams(fields, defaults);
+  if (request.echo) request.params.prompt_logprobs = request.params.logprobs;
   request.stop = fields.stop;
   request.include_stop_str_in_output = fields.include_stop_str_in_output;
   request.cache_salt = fields.cache_salt;
@@ -54,6 +70,9 @@ void FillIn(const GenerationFields& fields, const SamplingParams& defaults, Text
 Prepared StartStreams(TextService& service, StartPlan plan, const PrepareContext& context) {
   const std::shared_ptr<const Variant> variant = service.store().FindOrNull(plan.fields.model);
   if (variant == nullptr) return ModelNotFound(plan.fields.model);
+  if (plan.fields.logprobs && static_cast<size_t>(*plan.fields.logprobs) > service.MaxLogprobs()) {
+    return InvalidField(plan.logprobs_param, "at most " + std::to_string(service.MaxLogprobs()));
+  }
   for (TextRequest& request : plan.requests) request.variant = variant;
   if (auto error = TokeniseAll(service, *variant, plan)) return *error;
 

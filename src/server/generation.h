@@ -41,7 +41,8 @@ struct StartPlan {
   const RouteWords& words;
   GenerationFields fields;
   std::vector<TextRequest> requests;
-  std::string param;  // the field a refused prompt stands in
+  std::string param;           // the field a refused prompt stands in
+  std::string logprobs_param;  // the field that says how many of the likeliest tokens are wanted
 };
 // Starts all or none: prompts that do not fit are refused before the engine hears of any.
 Prepared StartStreams(TextService& service, StartPlan plan, const PrepareContext& context);

@@ -14,8 +14,6 @@ constexpr MissingFeature kMissingInChat[] = {
     {"tool_choice", Neutral::kNoneOrAuto},
     {"functions", Neutral::kEmpty},
     {"function_call", Neutral::kNoneOrAuto},
-    {"logprobs", Neutral::kFalse},
-    {"top_logprobs", Neutral::kZero, 0, 20},
     {"modalities", Neutral::kTextOnly},
     {"audio", Neutral::kNullOnly},
     {"prediction", Neutral::kNullOnly},
@@ -32,8 +30,6 @@ constexpr MissingFeature kMissingInChat[] = {
 };
 
 constexpr MissingFeature kMissingInCompletions[] = {
-    {"logprobs", Neutral::kNullOnly},
-    {"echo", Neutral::kFalse},
     {"suffix", Neutral::kEmpty},
     {"prompt_embeds", Neutral::kNullOnly},
 };
@@ -148,6 +144,16 @@ FieldError ReadPrompt(const Json& prompt, CompletionRequest& request) {
   return std::nullopt;
 }
 
+FieldError ReadChatLogprobs(const Json& root, GenerationFields& fields) {
+  bool wanted = false;
+  std::optional<int64_t> n_top;
+  DF_RETURN_IF_FIELD_ERROR(ReadBool(root, "logprobs", wanted));
+  DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "top_logprobs", {0, INT32_MAX}, n_top));
+  if (n_top.value_or(0) > 0 && !wanted) return InvalidField("top_logprobs", "left out unless logprobs is true");
+  if (wanted) fields.logprobs = n_top.value_or(0);
+  return std::nullopt;
+}
+
 bool IsEmptyPrompt(const std::variant<std::string, std::vector<int32_t>>& prompt) {
   return std::visit([](const auto& value) { return value.empty(); }, prompt);
 }
@@ -164,7 +170,8 @@ std::optional<ApiError> ParseBody(std::string_view body, Json& root) {
 }
 
 std::optional<ApiError> ReadChatRequest(const Json& root, ChatRequest& request) {
-  DF_RETURN_IF_FIELD_ERROR(ReadGenerationFields(root, request.fields));
+  DF_RETURN_IF_FIELD_ERROR(ReadGenerationFields(root, {.min_max_tokens = 1}, request.fields));
+  DF_RETURN_IF_FIELD_ERROR(ReadChatLogprobs(root, request.fields));
   DF_RETURN_IF_FIELD_ERROR(CheckMissingFeatures(root, kMissingInChat));
   DF_RETURN_IF_FIELD_ERROR(ReadBool(root, "add_generation_prompt", request.add_generation_prompt));
   DF_RETURN_IF_FIELD_ERROR(ReadTemplateKwargs(root, request.chat_template_kwargs));
@@ -172,7 +179,9 @@ std::optional<ApiError> ReadChatRequest(const Json& root, ChatRequest& request) 
 }
 
 std::optional<ApiError> ReadCompletionRequest(const Json& root, CompletionRequest& request) {
-  DF_RETURN_IF_FIELD_ERROR(ReadGenerationFields(root, request.fields));
+  DF_RETURN_IF_FIELD_ERROR(ReadBool(root, "echo", request.echo));
+  DF_RETURN_IF_FIELD_ERROR(ReadGenerationFields(root, {.min_max_tokens = request.echo ? 0 : 1}, request.fields));
+  DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "logprobs", {0, INT32_MAX}, request.fields.logprobs));
   DF_RETURN_IF_FIELD_ERROR(CheckMissingFeatures(root, kMissingInCompletions));
   DF_RETURN_IF_FIELD_ERROR(ReadBool(root, "add_special_tokens", request.add_special_tokens));
   // OpenAI's default; chat has none.

@@ -24,6 +24,7 @@ struct GenerationFields {
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> seed;
   int64_t min_tokens = 0;
+  std::optional<int64_t> logprobs;  // wanted, with so many of the likeliest tokens
   std::vector<int32_t> stop_token_ids;
   std::vector<std::string> stop;
   bool include_stop_str_in_output = false;
@@ -45,11 +46,14 @@ struct CompletionRequest {
   GenerationFields fields;
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  // >= 1
   bool add_special_tokens = true;
+  bool echo = false;  // max_tokens may be 0 then
 };
 
 inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxCacheSaltBytes = 256;
 inline constexpr size_t kMaxPrompts = 128;
+// Of all tokens that one request has echoed, with the likeliest ones beside each: some 50 MB of JSON.
+inline constexpr size_t kMaxEchoedLogprobs = size_t{1} << 20;
 inline constexpr size_t kMaxMessages = 16384;  // a template goes over all of them, and each takes some 100 bytes
 inline constexpr size_t kMaxTemplateKwargsBytes = size_t{64} << 10;
 // Keys and values of a body: 100 prompts of 5000 token ids. Tiny ones take up to 100 bytes each.

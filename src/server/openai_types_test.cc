@@ -104,6 +104,15 @@ TEST(ChatRequest, RefusesWrongValuesNamingTheField) {
            R"("n":"1")",
            R"("n":1.5)",
            R"("top_logprobs":1000000)",
+           R"("top_logprobs":3)",
+           R"("top_logprobs":3,"logprobs":false)",
+           R"("top_logprobs":-1,"logprobs":true)",
+           R"("top_logprobs":1.5,"logprobs":true)",
+           R"("top_logprobs":"5","logprobs":true)",
+           R"("top_logprobs":true,"logprobs":true)",
+           R"("top_logprobs":4294967296,"logprobs":true)",
+           R"("logprobs":1)",
+           R"("logprobs":"true")",
            R"("chat_template_kwargs":[])",
            R"("ignore_eos":"yes")",
            R"("min_p":-0.1)",
@@ -125,8 +134,6 @@ TEST(ChatRequest, RefusesFeaturesThatAreNotBuiltNamingTheField) {
            R"("response_format":{"type":"json_object"})",
            R"("n":2)",
            R"("n":1000000000)",
-           R"("logprobs":true)",
-           R"("top_logprobs":3)",
            R"("logit_bias":{"50256":-100})",
            R"("presence_penalty":0.5)",
            R"("frequency_penalty":-0.5)",
@@ -313,8 +320,46 @@ TEST(CompletionRequest, RefusesWhatIsNoPrompt) {
   }
 }
 
-TEST(CompletionRequest, RefusesEchoSuffixAndLogprobs) {
-  for (const std::string field : {R"("echo":true)", R"("suffix":"x")", R"("logprobs":0)", R"("best_of":3)"}) {
+TEST(ChatRequest, ReadsHowManyLogprobsAreWanted) {
+  const auto wanted = [](const std::string& field) {
+    ChatRequest request;
+    const auto error = ReadChat(R"({"model":"m",)" + std::string(kMessages) + "," + field + "}", &request);
+    EXPECT_FALSE(error) << field;
+    return request.fields.logprobs;
+  };
+  EXPECT_EQ(wanted(R"("logprobs":true)"), 0);
+  EXPECT_EQ(wanted(R"("logprobs":true,"top_logprobs":null)"), 0);
+  EXPECT_EQ(wanted(R"("logprobs":true,"top_logprobs":7)"), 7);
+  EXPECT_EQ(wanted(R"("logprobs":false,"top_logprobs":0)"), std::nullopt);
+  EXPECT_EQ(wanted(R"("top_logprobs":0)"), std::nullopt);
+}
+
+TEST(CompletionRequest, ReadsEchoLogprobsAndZeroTokens) {
+  CompletionRequest request;
+  ASSERT_FALSE(ReadCompletion(
+      R"("prompt":[[1,2],[3]],"temperature":0,"max_tokens":0,"logprobs":1,"seed":1234,"echo":true)", &request));
+  EXPECT_TRUE(request.echo);
+  EXPECT_EQ(request.fields.logprobs, 1);
+  EXPECT_EQ(request.fields.max_tokens, 0);
+  EXPECT_EQ(request.prompts.size(), 2U);
+  EXPECT_EQ(ToSamplingParams(request.fields, {}).logprobs, 1U);
+}
+
+TEST(CompletionRequest, RefusesWhatIsNoCountOfLogprobsAndNoEcho) {
+  for (const std::string field :
+       {R"("logprobs":true)", R"("logprobs":false)", R"("logprobs":-1)", R"("logprobs":1.5)", R"("logprobs":"1")",
+        R"("logprobs":1e10)", R"("logprobs":[])", R"("echo":1)", R"("echo":"yes")", R"("max_tokens":0)",
+        R"("max_tokens":0,"echo":false)", R"("max_tokens":-1,"echo":true)", R"("max_completion_tokens":0)",
+        R"("min_tokens":1,"max_tokens":0,"echo":true)"}) {
+    const auto error = ReadCompletion(R"("prompt":"a",)" + field);
+    ASSERT_TRUE(error) << field;
+    EXPECT_EQ(error->param, NameOf(field)) << field;
+    EXPECT_EQ(error->code, "invalid_value") << field;
+  }
+}
+
+TEST(CompletionRequest, RefusesSuffixAndSeveralCandidates) {
+  for (const std::string field : {R"("suffix":"x")", R"("prompt_logprobs":1)", R"("best_of":3)"}) {
     const auto error = ReadCompletion(R"("prompt":"a",)" + field);
     ASSERT_TRUE(error) << field;
     EXPECT_EQ(error->param, NameOf(field));

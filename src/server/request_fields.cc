@@ -116,11 +116,11 @@ FieldError ReadStreamOptions(const Json& root, GenerationFields& fields) {
   return std::nullopt;
 }
 
-FieldError ReadLengths(const Json& root, GenerationFields& fields) {
-  constexpr IntRange kCount = {1, INT32_MAX};
+FieldError ReadLengths(const Json& root, LengthRule rule, GenerationFields& fields) {
+  const IntRange count = {rule.min_max_tokens, INT32_MAX};
   std::optional<int64_t> min_tokens;
-  DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "max_tokens", kCount, fields.max_tokens));
-  DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "max_completion_tokens", kCount, fields.max_tokens));
+  DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "max_tokens", count, fields.max_tokens));
+  DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "max_completion_tokens", count, fields.max_tokens));
   DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "min_tokens", {0, INT32_MAX}, min_tokens));
   fields.min_tokens = min_tokens.value_or(0);
   if (fields.max_tokens && fields.min_tokens > *fields.max_tokens) return InvalidField("min_tokens", "<= max_tokens");
@@ -195,7 +195,7 @@ FieldError CheckMissingFeatures(const Json& root, std::span<const MissingFeature
   return std::nullopt;
 }
 
-FieldError ReadGenerationFields(const Json& root, GenerationFields& fields) {
+FieldError ReadGenerationFields(const Json& root, LengthRule rule, GenerationFields& fields) {
   const Json* model = JsonMemberOrNull(root, "model");
   if (model == nullptr || !model->is_string()) return InvalidField("model", "the name of a served model");
   fields.model = model->get<std::string>();
@@ -203,7 +203,7 @@ FieldError ReadGenerationFields(const Json& root, GenerationFields& fields) {
   DF_RETURN_IF_FIELD_ERROR(ReadNumber(root, "top_p", {.min = 0, .max = 1, .min_excluded = true}, fields.top_p));
   DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "top_k", {-1, INT32_MAX}, fields.top_k));
   DF_RETURN_IF_FIELD_ERROR(ReadInt(root, "seed", {}, fields.seed));
-  DF_RETURN_IF_FIELD_ERROR(ReadLengths(root, fields));
+  DF_RETURN_IF_FIELD_ERROR(ReadLengths(root, rule, fields));
   DF_RETURN_IF_FIELD_ERROR(ReadStop(root, fields.stop));
   if (const Json* ids = JsonMemberOrNull(root, "stop_token_ids")) {
     DF_RETURN_IF_FIELD_ERROR(ReadTokenIds(*ids, "stop_token_ids", fields.stop_token_ids));
@@ -223,6 +223,7 @@ SamplingParams ToSamplingParams(const GenerationFields& fields, SamplingParams d
   if (fields.top_k) defaults.top_k = static_cast<int32_t>(*fields.top_k);
   if (fields.max_tokens) defaults.max_tokens = static_cast<size_t>(*fields.max_tokens);
   if (fields.seed) defaults.seed = static_cast<uint64_t>(*fields.seed);
+  if (fields.logprobs) defaults.logprobs = static_cast<size_t>(*fields.logprobs);
   defaults.min_tokens = static_cast<size_t>(fields.min_tokens);
   defaults.stop_ids.insert(defaults.stop_ids.end(), fields.stop_token_ids.begin(), fields.stop_token_ids.end());
   defaults.ignore_eos = fields.ignore_eos;

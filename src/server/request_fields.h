@@ -58,8 +58,11 @@ struct MissingFeature {
 };
 FieldError CheckMissingFeatures(const Json& root, std::span<const MissingFeature> features);
 
-// All GenerationFields and the missing features that both routes share.
-FieldError ReadGenerationFields(const Json& root, GenerationFields& fields);
+struct LengthRule {
+  int64_t min_max_tokens = 1;  // least value of max_tokens
+};
+// All GenerationFields but `logprobs`, and the missing features that both routes share.
+FieldError ReadGenerationFields(const Json& root, LengthRule rule, GenerationFields& fields);
 
 }  // namespace df::server
 

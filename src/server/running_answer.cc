@@ -22,7 +22,7 @@ RunningAnswer::RunningAnswer(PreparedGeneration prepared, ServerMetrics& metrics
       metrics_(metrics),
       clock_(clock),
       times_(times),
-      choices_(prepared_.streams.size()) {}
+      choices_(prepared_.streams.size(), Choice(prepared_.format.logprob_style())) {}
 
 RunningAnswer::~RunningAnswer() {
   for (size_t i = 0; i < choices_.size(); ++i) {
@@ -48,14 +48,15 @@ std::string RunningAnswer::AdvanceChoice(size_t index, const std::vector<TextDel
   for (const TextDelta& delta : deltas) n_tokens += delta.tokens.size();
   CountTokens(choice, n_tokens);
   for (const TextDelta& delta : deltas) {
-    if (!delta.text.empty()) {
+    for (const LikelyTokens& tokens : delta.logprobs) choice.logprobs.Add(tokens);
+    if (!delta.text.empty() || !delta.logprobs.empty()) {
       any_text_ = true;
       if (!prepared_.stream)
         choice.text += delta.text;
       else if (join)
         joined += delta.text;
       else
-        events += prepared_.format.TextEvent(index, delta.text);
+        events += prepared_.format.TextEvent(index, delta.text, choice.logprobs.Take());
     }
     if (!delta.finish) continue;
     const bool failed = *delta.finish == FinishReason::kError || *delta.finish == FinishReason::kCancelled;
@@ -64,7 +65,9 @@ std::string RunningAnswer::AdvanceChoice(size_t index, const std::vector<TextDel
     }
     EndChoice(index, *delta.finish, delta.stop_reason);
   }
-  if (!joined.empty()) events += prepared_.format.TextEvent(index, joined);
+  if (join && prepared_.stream && (!joined.empty() || !choice.logprobs.empty())) {
+    events += prepared_.format.TextEvent(index, joined, choice.logprobs.Take());
+  }
   if (choice.end && prepared_.stream && !failure_) events += prepared_.format.EndEvent(index, *choice.end);
   return events;
 }
@@ -113,9 +116,11 @@ Usage RunningAnswer::TotalUsage() const {
   return total;
 }
 
-std::string RunningAnswer::WholeBody() const {
+std::string RunningAnswer::WholeBody() {
   std::vector<AnswerFormat::WholeChoice> whole;
-  for (const Choice& choice : choices_) whole.push_back({choice.text, choice.end.value_or(ChoiceEnd{})});
+  for (Choice& choice : choices_) {
+    whole.push_back({choice.text, choice.end.value_or(ChoiceEnd{}), choice.logprobs.Take()});
+  }
   return prepared_.format.WholeBody(whole, TotalUsage());
 }
 

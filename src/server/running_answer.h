@@ -34,13 +34,16 @@ class RunningAnswer {
 
   const PreparedGeneration& prepared() const { return prepared_; }
   Usage TotalUsage() const;
-  std::string WholeBody() const;
+  std::string WholeBody();  // once
   // Of the first choice, for the log; "abort" before its end.
   std::string_view finish_name() const;
 
  private:
   struct Choice {
-    std::string text;  // of an answer that is not streamed
+    explicit Choice(LogprobStyle style) : logprobs(style) {}
+
+    std::string text;       // of an answer that is not streamed
+    LogprobsJson logprobs;  // what is not written yet
     std::optional<ChoiceEnd> end;
     uint64_t n_tokens = 0;
     int64_t first_token_us = 0, last_token_us = 0;

@@ -35,9 +35,10 @@ class ScriptedStream final : public TextStream {
     StreamCounts& counts;
     const Gate& gate;
   };
-  ScriptedStream(Script script, std::vector<int32_t> prompt, std::function<void()> wake, Shared shared)
+  ScriptedStream(Script script, TextRequest request, std::function<void()> wake, Shared shared)
       : script_(std::move(script)),
-        prompt_(std::move(prompt)),
+        request_(std::move(request)),
+        prompt_(std::get<std::vector<int32_t>>(request_.prompt)),
         wake_(std::move(wake)),
         counts_(shared.counts),
         gate_(shared.gate) {
@@ -83,12 +84,37 @@ class ScriptedStream final : public TextStream {
     wake_();
     return true;
   }
+  // The n-th of an answer has a log-probability of -n / 4; the likeliest ones are "0", "1", ...
+  static LikelyTokens Likely(const std::string& bytes, std::optional<size_t> n, size_t n_top) {
+    LikelyTokens likely = {.token = {.bytes = bytes}};
+    if (!n) return likely;
+    likely.token.logprob = -0.25F * static_cast<float>(*n);
+    for (size_t i = 0; i < n_top; ++i) likely.top.push_back({std::to_string(i), -0.125F * static_cast<float>(i)});
+    return likely;
+  }
+  // The prompt's tokens are its characters.
+  TextDelta Echo() const {
+    TextDelta delta;
+    delta.text = request_.prompt_text;
+    if (!request_.params.prompt_logprobs) return delta;
+    for (size_t i = 0; i < prompt_.size(); ++i) {
+      const std::string character(1, static_cast<char>(prompt_[i]));
+      const std::optional<size_t> nth = i == 0 ? std::nullopt : std::optional(i);
+      delta.logprobs.push_back(Likely(character, nth, *request_.params.prompt_logprobs));
+    }
+    return delta;
+  }
   void Play() {
+    if (request_.echo && !Say(Echo())) return;
     int32_t token = 0;
     for (const std::string& piece : script_.pieces) {
+      if (request_.params.max_tokens == size_t{0}) break;
       TextDelta delta;
       delta.text = piece;
       delta.tokens = {token++};
+      if (const auto n_top = request_.params.logprobs) {
+        delta.logprobs.push_back(Likely(piece, static_cast<size_t>(token), *n_top));
+      }
       if (!Say(std::move(delta))) return;
     }
     if (script_.hangs || script_.ends_at_the_gate) {
@@ -104,6 +130,7 @@ class ScriptedStream final : public TextStream {
   }
 
   const Script script_;
+  const TextRequest request_;
   const std::vector<int32_t> prompt_;
   const std::function<void()> wake_;
   StreamCounts& counts_;
@@ -133,6 +160,7 @@ class ScriptedService final : public TextService {
   VariantStore& store() const override { return store_; }
   std::string SystemFingerprint(const Variant&) const override { return "fp_test"; }
   size_t ContextLength(const Variant&) const override { return kContextLength; }
+  size_t MaxLogprobs() const override { return 20; }
   SamplingParams DefaultSampling(const Variant&) const override { return {}; }
   Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const override {
     ++counts.tokenising;
@@ -146,9 +174,8 @@ class ScriptedService final : public TextService {
   Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) override {
     const Script& script = ScriptOf(request);
     if (!script.refusal.ok()) return script.refusal;
-    return std::unique_ptr<TextStream>(
-        std::make_unique<ScriptedStream>(script, std::move(std::get<std::vector<int32_t>>(request.prompt)),
-                                         std::move(wake), ScriptedStream::Shared{.counts = counts, .gate = gate}));
+    return std::unique_ptr<TextStream>(std::make_unique<ScriptedStream>(
+        script, std::move(request), std::move(wake), ScriptedStream::Shared{.counts = counts, .gate = gate}));
   }
   MetricsSnapshot Snapshot() const override {
     MetricsSnapshot snapshot = StoreSnapshot(store_);

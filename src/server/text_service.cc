@@ -19,6 +19,7 @@ class EngineTextService final : public TextService {
     return variant.IsBase() ? fingerprint : fingerprint + "_" + variant.generation->info().digest.substr(0, kDigits);
   }
   size_t ContextLength(const Variant& variant) const override { return df::ContextLength(engine_, variant); }
+  size_t MaxLogprobs() const override { return engine_.options().max_logprobs; }
   SamplingParams DefaultSampling(const Variant& variant) const override { return df::DefaultSampling(variant); }
   Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const override {
     return df::PromptTokens(request, ContextLength(*request.variant));

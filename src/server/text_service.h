@@ -24,6 +24,8 @@ class TextService {
   // The same string for the same weights: base fingerprint and variant digest.
   virtual std::string SystemFingerprint(const Variant& variant) const = 0;
   virtual size_t ContextLength(const Variant& variant) const = 0;
+  // How many of the likeliest tokens a request may ask for beside each of its own.
+  virtual size_t MaxLogprobs() const = 0;
   virtual SamplingParams DefaultSampling(const Variant& variant) const = 0;
   // The prompt by template and tokenizer: may take long, runs on a worker. Errors as of StartText.
   virtual Result<std::vector<int32_t>> PromptTokens(const TextRequest& request) const = 0;

@@ -147,7 +147,7 @@ class ClientTests:
 
     def test_features_that_are_not_built_are_named(self):
         tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-        for field, value in {"n": 2, "tools": [tool], "response_format": {"type": "json_object"}, "logprobs": True,
+        for field, value in {"n": 2, "tools": [tool], "response_format": {"type": "json_object"},
                              "presence_penalty": 1, "logit_bias": {"5": 1}}.items():
             expect(openai.BadRequestError, lambda: self.chat(**{field: value}), "unsupported_parameter", field)
         for field, value in {"guided_regex": "a", "min_p": 0.1, "best_of": 2, "bad_words": ["a"]}.items():

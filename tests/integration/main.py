@@ -8,6 +8,7 @@ from client_tests import ClientTests
 from harness import KEY, Server, compress_family, run_tests
 from hostile_tests import HostileTests
 from lifecycle_tests import LifecycleTests
+from logprob_tests import LogprobTests
 from store_tests import StoreTests
 
 
@@ -25,7 +26,8 @@ def main():
             tests_of(StoreTests(binary, deltas))
         # Answers alone and in company are compared bit for bit.
         with Server(binary, deltas, "--api-key", KEY, "--batch-invariant") as server:
-            tests = tests_of(ClientTests(server)) + tests_of(HostileTests(server)) + lifecycle
+            tests = tests_of(ClientTests(server)) + tests_of(LogprobTests(server, binary, deltas)) + \
+                tests_of(HostileTests(server)) + lifecycle
             return run_tests(tests, parts)
 
 
