@@ -12,7 +12,7 @@ export CCACHE_BASEDIR ?= $(CURDIR)
 
 BUILD := cmake --build build/$(PRESET) -j $(JOBS) --target
 
-.PHONY: help setup configure build demo test fast lint format fuzz bench memory simulate simulate-mutations ci-full clean
+.PHONY: help setup configure build demo test fast lint format fuzz bench lm-eval memory simulate simulate-mutations ci-full clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ bench: setup ## build and run the micro-benchmarks
 	@cmake --preset bench --log-level=NOTICE
 	@cmake --build build/bench -j $(JOBS)
 	@scripts/run_bench.sh build/bench
+
+lm-eval: configure ## score the bundled base and a variant with lm-eval over HTTP (installs it into build/lm-eval)
+	@$(BUILD) deltafold
+	@demo/lm_eval/run.sh build/$(PRESET)/bin/deltafold
 
 memory: configure ## measure the memory promises on a synthetic family of 0.6B shape (5 GB of disk, minutes)
 	@$(BUILD) deltafold synthetic_family
