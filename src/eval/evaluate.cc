@@ -123,7 +123,7 @@ class SubjectRun {
   Status LoadCode(const CodedVariant& coded) {
     DF_ASSIGN_OR_RETURN(const auto source, OpenVariant(*base_.weights, coded.directory, {.verify = false}));
     DF_ASSIGN_OR_RETURN(const auto weights, PackVariant(context_, *base_.weights, *source, {.first_reading = true}));
-    DF_ASSIGN_OR_RETURN(const auto variant, DescribeVariant(base_, *source, subject_.name));
+    DF_ASSIGN_OR_RETURN(const auto variant, DescribeVariant(*base_.variant, *source, subject_.name));
     variant->generation = FixedGeneration(weights);
     Participant& participant =
         Add(coded.code.empty() ? CodeOf(*source) : coded.code, {.base = base_.weights, .variant = weights}, variant);
