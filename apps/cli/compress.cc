@@ -15,6 +15,7 @@
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "codec/compressor.h"
+#include "codec/estimate.h"
 
 namespace df::cli {
 namespace {
@@ -25,7 +26,7 @@ struct Arguments {
   std::string bytes, max_error;
   CompressOptions options;
   size_t n_threads = 0;
-  bool json = false;
+  bool dry_run = false, json = false;
 };
 
 constexpr char kExamples[] =
@@ -41,6 +42,8 @@ constexpr char kExamples[] =
     "  deltafold compress --base Qwen/Qwen3-0.6B --model ./my-finetune --out ./my-delta\n"
     "  deltafold compress --base base --model finetune --out delta --code planes2\n"
     "  deltafold compress base finetune delta --code auto --bytes 12%\n"
+    "  deltafold compress base finetune delta --dry-run      # bytes and time of every code\n"
+    "  deltafold compress base finetune delta --resume       # after a kill or Ctrl-C: the same bytes in the end\n"
     "Then: deltafold verify ./my-delta --base Qwen/Qwen3-0.6B --model ./my-finetune";
 
 // What the weights of one kind and code have together.
@@ -163,30 +166,104 @@ Status ReadCodes(const Arguments& arguments, CompressOptions& options) {
   return Status::Ok();
 }
 
-Result<CompressReport> CompressWithProgress(const Arguments& arguments) {
-  CompressOptions options = arguments.options;
+// Both models, opened; their names go into the options.
+struct Inputs {
+  std::shared_ptr<const Checkpoint> base, fine_tune;
+};
+
+Result<Inputs> OpenInputs(const Arguments& arguments, CompressOptions& options) {
   DF_ASSIGN_OR_RETURN(const ModelArgument base, ResolveModel(arguments.base));
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(arguments.model));
   options.base_name = base.name;
   options.model_name = model.name;
   std::error_code ignored;  // an unreadable path fails below with its own message
-  if (!options.replace && std::filesystem::exists(arguments.out, ignored)) {
+  if (!options.replace && !arguments.dry_run && std::filesystem::exists(arguments.out, ignored)) {
     return FailedPrecondition(arguments.out + " exists already; choose another --out or replace it with --force");
   }
-  DF_ASSIGN_OR_RETURN(const auto base_checkpoint, Checkpoint::Open(base.directory));
-  DF_ASSIGN_OR_RETURN(const auto fine_tune, Checkpoint::Open(model.directory));
+  Inputs inputs;
+  DF_ASSIGN_OR_RETURN(inputs.base, Checkpoint::Open(base.directory));
+  DF_ASSIGN_OR_RETURN(inputs.fine_tune, Checkpoint::Open(model.directory));
+  return inputs;
+}
+
+size_t ThreadsOf(const Arguments& arguments) { return arguments.n_threads > 0 ? arguments.n_threads : UsableCpus(); }
+
+Result<CompressReport> CompressWithProgress(const Arguments& arguments) {
+  CompressOptions options = arguments.options;
+  DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments, options));
   const InterruptGuard interrupt;
   Progress progress("compress");
   options.on_progress = [&](const CompressOptions::Progress& done) {
     progress.Update({done.done_bytes, done.n_bytes, done.done_tensors, done.n_tensors});
     return !interrupt.Interrupted();
   };
-  ThreadPool pool(arguments.n_threads > 0 ? arguments.n_threads : UsableCpus());
-  return Compress(pool, *base_checkpoint, *fine_tune, arguments.out, options);
+  ThreadPool pool(ThreadsOf(arguments));
+  Result<CompressReport> report = Compress(pool, *inputs.base, *inputs.fine_tune, arguments.out, options);
+  if (report.status().code() == StatusCode::kCancelled) {
+    // The signal ends the process as soon as it is let through.
+    std::cerr << "\ndeltafold compress: " << report.status().message()
+              << "; what is done is kept: go on with --resume, or discard it with --force\n";
+  }
+  return report;
+}
+
+std::string FormatEstimate(const BytesEstimate& bytes) {
+  if (bytes.IsExact()) return FormatBytes(bytes.likely);
+  if (bytes.likely == bytes.at_most) return "at most " + FormatBytes(bytes.at_most);
+  return FormatBytes(bytes.likely) + " to " + FormatBytes(bytes.at_most);
+}
+
+void PrintEstimate(const CompressEstimate& estimate, const Arguments& arguments) {
+  Table table({{"code"},
+               {"delta", Align::kRight},
+               {"share", Align::kRight},
+               {"bits a weight", Align::kRight},
+               {"time", Align::kRight}});
+  const auto add = [&](const CodeEstimate& code) {
+    const auto bytes = static_cast<double>(code.bytes.likely);
+    table.AddRow({code.code, FormatEstimate(code.bytes),
+                  FormatPercent(bytes / static_cast<double>(std::max<uint64_t>(estimate.full_bytes, 1))),
+                  FormatFixed(8 * bytes / static_cast<double>(std::max<uint64_t>(estimate.n_elements, 1)), 3),
+                  FormatDuration(code.seconds)});
+  };
+  add(estimate.asked);
+  table.AddRule();
+  for (const CodeEstimate& code : estimate.others) add(code);
+  std::cout << table.Render() << "\n"
+            << estimate.n_weights << " weights, " << estimate.n_unchanged << " unchanged, "
+            << FormatBytes(estimate.full_bytes) << "; time from a sample of " << FormatBytes(estimate.sample_bytes)
+            << ", " << ThreadsOf(arguments) << " threads\nNothing was written to " << arguments.out << "\n";
+}
+
+Json ToJson(const CodeEstimate& code) {
+  return {{"code", code.code},
+          {"bytes", code.bytes.likely},
+          {"at_most_bytes", code.bytes.at_most},
+          {"exact", code.bytes.IsExact()},
+          {"seconds", code.seconds}};
+}
+
+Status DryRun(const Arguments& arguments) {
+  CompressOptions options = arguments.options;
+  DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments, options));
+  ThreadPool pool(ThreadsOf(arguments));
+  DF_ASSIGN_OR_RETURN(const CompressEstimate estimate,
+                      EstimateCompress(pool, *inputs.base, *inputs.fine_tune, options));
+  if (!arguments.json) {
+    PrintEstimate(estimate, arguments);
+    return Status::Ok();
+  }
+  Json json = {{"weights", estimate.n_weights},     {"unchanged", estimate.n_unchanged},
+               {"full_bytes", estimate.full_bytes}, {"elements", estimate.n_elements},
+               {"asked", ToJson(estimate.asked)},   {"others", Json::array()}};
+  for (const CodeEstimate& code : estimate.others) json["others"].push_back(ToJson(code));
+  std::cout << DumpJson(json, 2) << "\n";
+  return Status::Ok();
 }
 
 int Run(Arguments& arguments) {
   if (const Status status = ReadCodes(arguments, arguments.options); !status.ok()) return Report("compress", status);
+  if (arguments.dry_run) return Report("compress", FromFiles(DryRun(arguments)));
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
   const Result<CompressReport> report = CompressWithProgress(arguments);
@@ -225,7 +302,9 @@ void AddCompress(const Command& app) {
       .Value("AMOUNT");
   command.Option("--max-error", arguments->max_error, "auto: largest |D - D^| / |D| of any tensor, 0 to 1").Value("E");
   command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
-  command.Switch("--force", options.replace, "Replace an existing --out");
+  command.Switch("--dry-run", arguments->dry_run, "Say what it and other codes would store and how long they take");
+  command.Switch("--resume", options.resume, "Go on with what a killed or stopped run at --out left, if any");
+  command.Switch("--force", options.replace, "Replace an existing --out, discard what a stopped run left");
   command.Switch("--json", arguments->json, "Print the report as JSON");
   command.Footer(kExamples);
   command.OnRun([arguments] { return Run(*arguments); });

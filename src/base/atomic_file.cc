@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/append_file.h"
 #include "base/presence.h"
 #include "base/temporary_name.h"
 
@@ -47,6 +48,33 @@ Status CheckReplaceable(const std::string& target, const AtomicDirectory::Option
   return FailedPrecondition(refused + "it holds other things (no " + options.mark + "); remove it yourself");
 }
 
+bool HasJournal(const std::string& temporary, const AtomicDirectory::Options& options) {
+  std::error_code ignored;
+  return !options.journal.empty() && fs::is_regular_file(temporary + "/" + options.journal, ignored);
+}
+
+Status BeingWritten(const std::string& target, const std::string& temporary) {
+  return FailedPrecondition(target + " is being written by another process, in " + temporary +
+                            "; wait for it or stop it");
+}
+
+// Refuses beside a living writer of the same target, and beside what a stopped one left unless it may be replaced.
+Status ClearJournals(const std::string& target, const AtomicDirectory::Options& options) {
+  if (options.journal.empty()) return Status::Ok();
+  for (const std::string& path : internal::ListTemporaries(target)) {
+    if (!HasJournal(path, options)) continue;
+    if (internal::IsLocked(path)) return BeingWritten(target, path);
+    if (!options.replace) {
+      return FailedPrecondition(path + " is what a stopped run at " + target +
+                                " left: continue it with --resume, or discard it with --force");
+    }
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) return IoError("cannot remove " + path, error.value());
+  }
+  return Status::Ok();
+}
+
 // Swaps what two names stand for: a process killed at any moment leaves one of the two under `target`.
 Status Exchange(const std::string& temporary, const std::string& target) {
   if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return Status::Ok();
@@ -75,7 +103,7 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   std::string temporary = internal::TemporaryName(path);
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return IoError("cannot create " + temporary, errno);
-  internal::LockTemporary(fd);
+  (void)internal::LockTemporary(fd);  // new: nobody else can have
   return AtomicFile(path, std::move(temporary), fd);
 }
 
@@ -108,17 +136,7 @@ Status AtomicFile::Write(Bytes bytes) {
 
 Status AtomicFile::WriteAt(uint64_t offset_bytes, Bytes bytes) {
   DF_CHECK(fd_ >= 0);
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t written =
-        pwrite(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset_bytes + done));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return IoError("cannot write " + temporary_, errno);
-    }
-    done += static_cast<size_t>(written);
-  }
-  return Status::Ok();
+  return internal::WriteFully(fd_, offset_bytes, bytes, temporary_);
 }
 
 Status AtomicFile::Rename() {
@@ -164,23 +182,44 @@ Result<AtomicDirectory> AtomicDirectory::Create(const std::string& target, Optio
   const fs::path parent = fs::path(clean).parent_path();
   if (!parent.empty()) fs::create_directories(parent, error);
   if (error) return IoError("cannot create directory " + parent.string(), error.value());
+  DF_RETURN_IF_ERROR(ClearJournals(clean, options));
   internal::RemoveAbandoned(clean);
   std::string temporary = internal::TemporaryName(clean);
   if (mkdir(temporary.c_str(), 0755) != 0) return IoError("cannot create directory " + temporary, errno);
   const int lock_fd = open(temporary.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_fd >= 0) internal::LockTemporary(lock_fd);
-  return AtomicDirectory(std::move(clean), std::move(temporary), lock_fd, options);
+  if (lock_fd >= 0) (void)internal::LockTemporary(lock_fd);  // new: nobody else can have
+  return AtomicDirectory(std::move(clean), std::move(temporary), lock_fd, std::move(options));
+}
+
+Result<std::optional<AtomicDirectory>> AtomicDirectory::TakeOver(const std::string& target, Options options) {
+  DF_CHECK(!options.journal.empty());
+  std::string clean = WithoutTrailingSlash(target);
+  DF_RETURN_IF_ERROR(CheckReplaceable(clean, options));
+  for (const std::string& path : internal::ListTemporaries(clean)) {
+    if (!HasJournal(path, options)) continue;
+    const int lock_fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock_fd < 0) return IoError("cannot open " + path, errno);
+    AtomicDirectory directory(clean, path, lock_fd, options);
+    directory.Keep(true);
+    if (!internal::LockTemporary(lock_fd)) return BeingWritten(clean, path);
+    // A name of our own: where there are no locks, one of two that want it gets it.
+    directory.temporary_ = internal::TemporaryName(clean);
+    if (std::rename(path.c_str(), directory.temporary_.c_str()) != 0) return IoError("cannot rename " + path, errno);
+    return std::optional<AtomicDirectory>(std::move(directory));
+  }
+  return std::optional<AtomicDirectory>();
 }
 
 AtomicDirectory::AtomicDirectory(AtomicDirectory&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::exchange(other.temporary_, std::string())),
       lock_fd_(std::exchange(other.lock_fd_, -1)),
-      options_(other.options_) {}
+      options_(std::move(other.options_)),
+      is_kept_(other.is_kept_) {}
 
 AtomicDirectory::~AtomicDirectory() {
   std::error_code ignored;  // a destructor has nobody to tell
-  if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
+  if (!temporary_.empty() && !is_kept_) fs::remove_all(temporary_, ignored);
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
@@ -191,6 +230,9 @@ Status AtomicDirectory::Commit() {
     DF_RETURN_IF_ERROR(Exchange(temporary_, target_));
     fs::remove_all(temporary_, ignored);  // the old one; what is left of it harms nobody
   } else if (std::rename(temporary_.c_str(), target_.c_str()) != 0) {
+    if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR) {
+      return FailedPrecondition(target_ + " was made by another process in the meantime; it is not replaced");
+    }
     return IoError("cannot rename " + temporary_ + " to " + target_, errno);
   }
   temporary_.clear();

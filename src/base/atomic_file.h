@@ -1,8 +1,9 @@
 // Files that appear whole or not at all: written under a temporary name beside the target, fsynced, renamed. What a
-// killed process left behind under such a name is removed by the next that writes the same target.
+// killed process left behind under such a name is removed by the next that writes the same target, or continued by it.
 #ifndef DELTAFOLD_BASE_ATOMIC_FILE_H_
 #define DELTAFOLD_BASE_ATOMIC_FILE_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,23 +54,31 @@ Status WriteFileAtomically(const std::string& path, std::string_view content);
 Status SyncDirectoryOf(const std::string& path);
 
 // A directory that appears whole or not at all. Files are written into path(); Commit renames it to the target.
-// Destroyed without Commit: removed. An existing target is replaced only when `replace` is set and it is a directory
-// that is empty or holds `mark`, and neither is nor contains one of `inputs`: a mistyped name must not cost anybody's
-// data.
+// Destroyed without Commit: removed, unless it is to be kept. An existing target is replaced only when `replace` is set
+// and it is a directory that is empty or holds `mark`, and neither is nor contains one of `inputs`: a mistyped name
+// must not cost anybody's data.
 class AtomicDirectory {
  public:
   struct Options {
     bool replace = false;
     std::string mark = {};                 // name of a file; empty: any directory will do
     std::vector<std::string> inputs = {};  // directories that are being read
+    // Name of the file by which another process can continue the work; empty: none can.
+    std::string journal = {};
   };
-  // kFailedPrecondition: the target exists and may not be replaced; kIo.
+  // kFailedPrecondition: the target exists and may not be replaced; or, with a journal, another process is writing it,
+  // or what a stopped one left may not be replaced; kIo.
   static Result<AtomicDirectory> Create(const std::string& target, Options options);
+  // What a stopped writer of `target` left behind with a journal in it, or nothing. It is to be kept. Errors as above.
+  static Result<std::optional<AtomicDirectory>> TakeOver(const std::string& target, Options options);
   AtomicDirectory(AtomicDirectory&& other) noexcept;
   AtomicDirectory& operator=(AtomicDirectory&&) = delete;
   ~AtomicDirectory();
 
   const std::string& path() const { return temporary_; }
+  // Whether it stays for TakeOver when it is destroyed without Commit.
+  void Keep(bool is_kept) { is_kept_ = is_kept; }
+  // kFailedPrecondition when another has made the target since; kIo.
   Status Commit();
 
  private:
@@ -80,6 +89,7 @@ class AtomicDirectory {
   std::string temporary_;
   int lock_fd_ = -1;  // says that this directory has a living writer
   Options options_;
+  bool is_kept_ = false;
 };
 
 // Reads a whole regular file of at most `max_bytes`. The only errors are kNotFound, kCorrupt (a link to nothing),

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <charconv>
@@ -44,13 +45,13 @@ bool IsGone(const Writer& writer) {
   return kill(writer.pid, 0) != 0 && errno == ESRCH;
 }
 
-// Whether nobody writes `path`; false as well when that cannot be told. Links are not followed.
-bool IsUnlocked(const fs::path& path) {
+// flock's answer for `path`: 0 when nobody holds it, else the error. Links are not followed.
+int TryLock(const fs::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool unlocked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+  if (fd < 0) return errno;
+  const int error = flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
   close(fd);
-  return unlocked;
+  return error;
 }
 
 }  // namespace
@@ -60,20 +61,34 @@ std::string TemporaryName(const std::string& target) {
          std::to_string(g_next_number.fetch_add(1, std::memory_order_relaxed));
 }
 
-void LockTemporary(int fd) { (void)flock(fd, LOCK_EX | LOCK_NB); }
+bool LockTemporary(int fd) { return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
-void RemoveAbandoned(const std::string& target) {
+std::vector<std::string> ListTemporaries(const std::string& target) {
   const fs::path path(target);
   const fs::path parent = path.parent_path().empty() ? "." : path.parent_path();
   const std::string prefix = path.filename().string() + std::string(kInfix);
+  std::vector<std::string> found;
   std::error_code error;
   for (fs::directory_iterator entries(parent, error); !error && entries != fs::directory_iterator();
        entries.increment(error)) {
     const std::string name = entries->path().filename().string();
-    if (!name.starts_with(prefix)) continue;
-    const std::optional<Writer> writer = ParseWriter(std::string_view(name).substr(prefix.size()));
+    if (name.starts_with(prefix) && ParseWriter(std::string_view(name).substr(prefix.size()))) {
+      found.push_back(entries->path().string());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+bool IsLocked(const std::string& path) { return TryLock(path) == EWOULDBLOCK; }
+
+void RemoveAbandoned(const std::string& target) {
+  const size_t prefix_length = fs::path(target).filename().string().size() + kInfix.size();
+  for (const std::string& path : ListTemporaries(target)) {
+    const std::string name = fs::path(path).filename().string();
+    const std::optional<Writer> writer = ParseWriter(std::string_view(name).substr(prefix_length));
     std::error_code ignored;  // the next writer tries again
-    if (writer && IsGone(*writer) && IsUnlocked(entries->path())) fs::remove_all(entries->path(), ignored);
+    if (writer && IsGone(*writer) && TryLock(path) == 0) fs::remove_all(path, ignored);
   }
 }
 

@@ -103,12 +103,15 @@ Result<Code> ParseCode(std::string_view text) {
                          std::to_string(kMaxCodedRank) + "), int8, rows, raw, exact");
 }
 
+Status CheckCode(const WeightPair& pair, const Code& code) {
+  if (!HasNewRows(pair) || !HasLowRank(code)) return Status::Ok();
+  return Unsupported("tensor " + pair.name + " grew from " + std::to_string(MatrixRows(pair.base)) + " to " +
+                     std::to_string(MatrixRows(pair.fine_tune)) +
+                     " rows, which low rank cannot hold; choose another code than " + CodeText(code) + " for it");
+}
+
 Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code) {
-  if (HasNewRows(pair) && HasLowRank(code)) {
-    return Unsupported("tensor " + pair.name + " grew from " + std::to_string(MatrixRows(pair.base)) + " to " +
-                       std::to_string(MatrixRows(pair.fine_tune)) +
-                       " rows, which low rank cannot hold; choose another code than " + CodeText(code) + " for it");
-  }
+  DF_RETURN_IF_ERROR(CheckCode(pair, code));
   switch (code.kind) {
     case CodeKind::kSign: return EncodeSigns(pool, pair, code);
     case CodeKind::kByteRows: return EncodeByteRows(pool, pair);

@@ -32,9 +32,11 @@ std::string CodeText(const Code& code);
 // The only error is kInvalidArgument, which lists what there is.
 Result<Code> ParseCode(std::string_view text);
 
+// Whether `code` can hold the weight: kUnsupported, naming it, for a grown vocabulary by a low rank.
+Status CheckCode(const WeightPair& pair, const Code& code);
+
 // Encodes `pair`; an unchanged weight gives an empty delta whatever the code. Rows that only the fine-tune has are
-// stored as they are, under kByteRows in bytes. The only errors are kUnsupported (a grown vocabulary by a low rank)
-// and those of the codes.
+// stored as they are, under kByteRows in bytes. The only errors are those of CheckCode and of the codes.
 Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code);
 
 }  // namespace df

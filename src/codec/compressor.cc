@@ -2,82 +2,15 @@
 
 #include <algorithm>
 
-#include "base/json.h"
+#include "codec/compress_steps.h"
 #include "codec/model_card.h"
 #include "codec/side_files.h"
 #include "codec/survey.h"
+#include "codec/weight_task.h"
 #include "format/delta_dir.h"
 
 namespace df {
 namespace {
-
-// A weight to be coded: the fine-tune's slot and what stands for it in the base.
-struct WeightTask {
-  Slot slot;
-  const StoredTensor* base = nullptr;
-  const StoredTensor* fine_tune = nullptr;
-  bool must_be_stored = false;  // an absent entry would be read as something else
-
-  WeightPair pair() const { return {slot.name, base->view, fine_tune->view}; }
-};
-
-// The tensor of `name` in the base; the embedding stands in for a head that a tied base does not have.
-const StoredTensor* BaseTensor(const Checkpoint& base, bool base_tied, const std::string& name) {
-  return base.FindOrNull(base_tied && name == kHeadName ? kEmbeddingName : name);
-}
-
-// A head that a delta has to hold since a reader would take another one without it.
-void AddHead(const Checkpoint& base, const BoundCheckpoint& bound_base, const Checkpoint& fine_tune, bool tied,
-             std::vector<WeightTask>& tasks) {
-  const bool read_as_tied = VariantIsTied({bound_base.tied, &base.config()}, fine_tune.config(), false);
-  if (tied && read_as_tied) return;
-  WeightTask task;
-  task.slot = {kHeadName, SlotKind::kHead, fine_tune.config().vocab, fine_tune.config().d_model};
-  task.base = BaseTensor(base, bound_base.tied, kHeadName);
-  task.fine_tune = fine_tune.FindOrNull(tied ? kEmbeddingName : kHeadName);
-  task.must_be_stored = read_as_tied;
-  tasks.push_back(std::move(task));
-}
-
-Status CheckShapes(const WeightTask& task) {
-  if (task.base == nullptr || task.fine_tune == nullptr) {
-    return FailedPrecondition("tensor " + task.slot.name + " is missing in the " +
-                              (task.base == nullptr ? "base" : "fine-tune") + ": this is not a fine-tune of that base");
-  }
-  const Shape& base = task.base->view.shape;
-  const Shape& fine_tune = task.fine_tune->view.shape;
-  const bool rows_may_differ = task.slot.kind == SlotKind::kEmbedding || task.slot.kind == SlotKind::kHead;
-  if (base.rank() == fine_tune.rank() && MatrixCols(task.base->view) == MatrixCols(task.fine_tune->view) &&
-      (rows_may_differ || base == fine_tune)) {
-    return Status::Ok();
-  }
-  return FailedPrecondition("tensor " + task.slot.name + " has shape " + ToString(fine_tune) +
-                            " in the fine-tune and " + ToString(base) + " in the base: this is not a fine-tune of it");
-}
-
-Result<std::vector<WeightTask>> ListTasks(const Checkpoint& base, const BoundCheckpoint& bound_base,
-                                          const Checkpoint& fine_tune) {
-  DF_ASSIGN_OR_RETURN(const BoundCheckpoint bound, Bind(fine_tune));
-  std::vector<WeightTask> tasks;
-  for (const Slot& slot : bound.slots) {
-    if (slot.kind == SlotKind::kHead) continue;
-    tasks.push_back({slot, base.FindOrNull(slot.name), fine_tune.FindOrNull(slot.name)});
-  }
-  AddHead(base, bound_base, fine_tune, bound.tied, tasks);
-  for (const WeightTask& task : tasks) DF_RETURN_IF_ERROR(CheckShapes(task));
-  return tasks;
-}
-
-const std::optional<Code>& GivenCode(SlotKind kind, const CompressOptions& options) {
-  static const std::optional<Code> kVector = Code{.kind = CodeKind::kRaw};
-  switch (kind) {
-    case SlotKind::kMatrix: return options.matrices;
-    case SlotKind::kEmbedding: return options.embeddings;
-    case SlotKind::kHead: return options.head;
-    case SlotKind::kVector: break;
-  }
-  return kVector;
-}
 
 Result<EncodedWeight> EncodeTask(ThreadPool& pool, const WeightTask& task, const Code& code) {
   const WeightPair pair = task.pair();
@@ -146,7 +79,7 @@ bool IsChosen(const WeightTask& task, const CompressOptions& options) {
 }
 
 Result<Plan> MakePlan(ThreadPool& pool, const std::vector<WeightTask>& tasks, const CompressOptions& options,
-                      Pass& pass) {
+                      Pass& pass, CompressSteps& steps) {
   Plan plan;
   plan.candidates.resize(tasks.size());
   if (std::ranges::none_of(tasks, [&](const WeightTask& task) { return IsChosen(task, options); })) {
@@ -154,13 +87,17 @@ Result<Plan> MakePlan(ThreadPool& pool, const std::vector<WeightTask>& tasks, co
     return plan;
   }
   DF_RETURN_IF_ERROR(pass.ForEachTask([&](const WeightTask& task, size_t i) -> Status {
+    if (const Json* done = steps.NextOrNull()) {
+      DF_ASSIGN_OR_RETURN(plan.candidates[i], ReadCandidates(*done, task.slot.name));
+      return Status::Ok();
+    }
     const std::optional<Code>& given = GivenCode(task.slot.kind, options);
     const auto kind = task.slot.kind == SlotKind::kMatrix ? SurveyKind::kMatrix : SurveyKind::kVocabulary;
     DF_ASSIGN_OR_RETURN(plan.candidates[i],
                         given ? SurveyFixed(pool, task.pair(), *given) : SurveyWeight(pool, task.pair(), kind));
     Candidate& first = plan.candidates[i].front();
     if (first.bytes == 0 && task.must_be_stored) first.bytes = task.fine_tune->view.bytes.size();
-    return Status::Ok();
+    return steps.End(NoteOf(task.slot.name, plan.candidates[i]));
   }));
   DF_ASSIGN_OR_RETURN(const std::vector<size_t> chosen, Choose(tasks, plan.candidates, options));
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -176,15 +113,15 @@ Status Store(const WeightTask& task, const LinearDelta& delta, DeltaWriter& writ
   return writer.Add(task.slot.name, delta.raw->dtype, delta.raw->shape, delta.raw->bytes);
 }
 
-WeightReport Describe(const WeightTask& task, const EncodedWeight& encoded) {
+// Before it is encoded.
+WeightReport Describe(const WeightTask& task) {
   const TensorView& weight = task.fine_tune->view;
-  return {.name = task.slot.name,
-          .kind = task.slot.kind,
-          .code = CodeName(encoded.delta),
-          .shape = weight.shape,
-          .bytes = StoredBytes(encoded.delta),
-          .full_bytes = weight.bytes.size(),
-          .quality = encoded.quality};
+  WeightReport report;
+  report.name = task.slot.name;
+  report.kind = task.slot.kind;
+  report.shape = weight.shape;
+  report.full_bytes = weight.bytes.size();
+  return report;
 }
 
 // Totals and means over what `weights` lists.
@@ -204,14 +141,37 @@ void Summarize(CompressReport& report) {
   report.mean_cosine = cosine / n_coded;
 }
 
-Status EncodeAll(ThreadPool& pool, Pass& pass, Plan plan, DeltaWriter& writer, CompressReport& report) {
+Status EncodeAll(ThreadPool& pool, Pass& pass, Plan plan, DeltaWriter& writer, CompressSteps& steps,
+                 CompressReport& report) {
   return pass.ForEachTask([&](const WeightTask& task, size_t i) -> Status {
+    WeightReport& weight = report.weights.emplace_back(Describe(task));
+    weight.candidates = std::move(plan.candidates[i]);
+    if (const Json* done = steps.NextOrNull()) return ReadEncoded(*done, weight);
     DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, EncodeTask(pool, task, plan.codes[i]));
     DF_RETURN_IF_ERROR(Store(task, encoded.delta, writer));
-    report.weights.push_back(Describe(task, encoded));
-    report.weights.back().candidates = std::move(plan.candidates[i]);
-    return Status::Ok();
+    weight.code = CodeName(encoded.delta);
+    weight.bytes = StoredBytes(encoded.delta);
+    weight.quality = encoded.quality;
+    return steps.End(NoteOf(weight));
   });
+}
+
+// Everything from the first tensor to the directory's name.
+Status WriteDelta(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
+                  const std::vector<WeightTask>& tasks, const CompressOptions& options, DeltaWriter& writer,
+                  CompressReport& report) {
+  const bool any_chosen = std::ranges::any_of(tasks, [&](const WeightTask& task) { return IsChosen(task, options); });
+  Pass pass(tasks, options, any_chosen ? 2 : 1);
+  CompressSteps steps(writer);
+  DF_ASSIGN_OR_RETURN(Plan plan, MakePlan(pool, tasks, options, pass, steps));
+  DF_RETURN_IF_ERROR(EncodeAll(pool, pass, std::move(plan), writer, steps, report));
+  Summarize(report);
+  DF_ASSIGN_OR_RETURN(report.files, CopyChangedFiles(base.directory(), fine_tune.directory(), writer));
+  DF_RETURN_IF_ERROR(writer.AddFile("README.md", ModelCard(report, options)));
+  // A page that could not be read was coded as zeros: nothing of it may be committed.
+  DF_RETURN_IF_ERROR(base.CheckIntact());
+  DF_RETURN_IF_ERROR(fine_tune.CheckIntact());
+  return writer.Commit(ToJson(report, options));
 }
 
 }  // namespace
@@ -224,22 +184,17 @@ Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const 
   DF_ASSIGN_OR_RETURN(const std::vector<WeightTask> tasks, ListTasks(base, *bound_base, fine_tune));
   CompressReport report;
   DF_ASSIGN_OR_RETURN(report.base_fingerprint, BaseFingerprint(base, *bound_base));
+  DF_ASSIGN_OR_RETURN(const Json task, CompressTask(fine_tune, report.base_fingerprint, options));
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<DeltaWriter> writer,
                       DeltaWriter::Create(directory, {.base_fingerprint = report.base_fingerprint,
                                                       .base_name = options.base_name,
                                                       .replace = options.replace,
-                                                      .inputs = {base.directory(), fine_tune.directory()}}));
-  const bool any_chosen = std::ranges::any_of(tasks, [&](const WeightTask& task) { return IsChosen(task, options); });
-  Pass pass(tasks, options, any_chosen ? 2 : 1);
-  DF_ASSIGN_OR_RETURN(Plan plan, MakePlan(pool, tasks, options, pass));
-  DF_RETURN_IF_ERROR(EncodeAll(pool, pass, std::move(plan), *writer, report));
-  Summarize(report);
-  DF_ASSIGN_OR_RETURN(report.files, CopyChangedFiles(base.directory(), fine_tune.directory(), *writer));
-  DF_RETURN_IF_ERROR(writer->AddFile("README.md", ModelCard(report, options)));
-  // A page that could not be read was coded as zeros: nothing of it may be committed.
-  DF_RETURN_IF_ERROR(base.CheckIntact());
-  DF_RETURN_IF_ERROR(fine_tune.CheckIntact());
-  DF_RETURN_IF_ERROR(writer->Commit(ToJson(report, options)));
+                                                      .inputs = {base.directory(), fine_tune.directory()},
+                                                      .task = task,
+                                                      .resume = options.resume}));
+  const Status status = WriteDelta(pool, base, fine_tune, tasks, options, *writer, report);
+  if (status.code() == StatusCode::kCancelled) writer->Keep();
+  DF_RETURN_IF_ERROR(status);
   return report;
 }
 

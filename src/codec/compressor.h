@@ -28,7 +28,8 @@ struct CompressOptions {
   Budget budget = {};
   std::string base_name = {};  // for people: the model card and base_model_name_or_path
   std::string model_name = {};
-  bool replace = false;  // an existing directory
+  bool replace = false;  // an existing directory, and what a stopped run left
+  bool resume = false;   // go on with what a stopped run of the same task left, if there is anything
   // Called before every tensor, with what is done so far; false stops with kCancelled. May be empty.
   struct Progress {
     size_t done_tensors = 0, n_tensors = 0;
@@ -63,13 +64,15 @@ struct CompressReport {
 // The same for delta_config.json and --json: {"codec", "quality", "bytes", "tensors"}.
 Json ToJson(const CompressReport& report, const CompressOptions& options);
 
-// Writes `directory`, which appears whole or not at all. Both checkpoints are read through their mappings and the pages
-// given back; anonymous memory stays below three times the largest tensor + 64 * d_in f64. The bytes written depend on
-// the inputs alone, with low-rank codes also on the processor's instruction set (linalg/). Codes are chosen in a pass
-// of its own over all weights. The only errors are kFailedPrecondition (not a fine-tune of this base; the directory
-// exists; the bounds cannot be met), kUnsupported (a config difference that a delta cannot express, a code that cannot
-// hold a weight), kCorrupt (NaN or infinity, naming the tensor), kCorrupt (a checkpoint that does not fit its config,
-// or changed while it was read), kIo and kCancelled.
+// Writes `directory`, which appears whole or not at all. A run that was killed, or stopped by on_progress, leaves what
+// it did beside it, to be resumed with the same inputs and options (codec/compress_steps.h); the bytes are then those
+// of a run that was not stopped. Both checkpoints are read through their mappings and the pages given back; anonymous
+// memory stays below three times the largest tensor + 64 * d_in f64. The bytes written depend on the inputs alone, with
+// low-rank codes also on the processor's instruction set (linalg/). Codes are chosen in a pass of its own over all
+// weights. The only errors are kFailedPrecondition (not a fine-tune of this base; the directory exists, is being
+// written, or a stopped run's work is in the way or of another task; the bounds cannot be met), kUnsupported (a config
+// difference that a delta cannot express, a code that cannot hold a weight), kCorrupt (NaN or infinity, naming the
+// tensor), kCorrupt (a checkpoint that does not fit its config, or changed while it was read), kIo and kCancelled.
 Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
                                 const std::string& directory, const CompressOptions& options);
 

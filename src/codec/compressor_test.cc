@@ -457,14 +457,6 @@ std::set<std::string> Entries(const std::string& directory) {
   return names;
 }
 
-TEST_F(CompressTest, LeavesNothingBehindWhenStopped) {
-  Write({}, {.change = 0.1});
-  CompressOptions options;
-  options.on_progress = [](const CompressOptions::Progress& progress) { return progress.done_tensors < 5; };
-  EXPECT_EQ(Run(options).status().code(), StatusCode::kCancelled);
-  EXPECT_EQ(Entries(directory_.path()), (std::set<std::string>{"base", "fine-tune"}));
-}
-
 TEST_F(CompressTest, LeavesNothingBehindWhenTheDiskIsFull) {
   Write({}, {.change = 0.1});
   // A limit on the size of files fails a write as a full disk does, once SIGXFSZ is ignored.

@@ -54,6 +54,11 @@ struct FingerprintOptions {
 Result<std::string> Fingerprint(const Checkpoint& checkpoint, std::vector<std::string> names,
                                 FingerprintOptions options = {});
 
+// Digest of what tells cheaply that a checkpoint is still the one it was, in this process or another: config.json's
+// content, and name, inode, size and modification time of every file of weights. The only errors are those of reading
+// config.json.
+Result<std::string> FilesIdentity(const Checkpoint& checkpoint);
+
 // A model argument: an existing directory, or a hub id ("org/name") looked up in the local Hugging Face cache
 // (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub; refs/main, else the only snapshot). Never the network.
 Result<std::string> ResolveModelDirectory(const std::string& argument);

@@ -112,7 +112,8 @@ class DeltaDirectory::ContentCheck {
 
 // Streams a new delta directory, of the oldest format version that has all its parts. Tensors arrive in any order in
 // spooled pieces: each is appended to a temporary data file, Commit lays them out by descending element size, computes
-// the digest and renames the whole directory into place.
+// the digest and renames the whole directory into place. Work done in steps can be continued after its process was
+// killed (format/step_journal.h).
 class DeltaWriter {
  public:
   struct Options {
@@ -120,7 +121,11 @@ class DeltaWriter {
     std::string base_name = {};            // for people: base_model_name_or_path
     bool replace = false;                  // an existing delta, or an empty directory
     std::vector<std::string> inputs = {};  // directories that must not be replaced
+    Json task = Json::object();            // what is made from what, by which steps: an object
+    bool resume = false;                   // continue what a stopped writer of `directory` left, if there is anything
   };
+  // The only errors are kInvalidArgument, kFailedPrecondition (the directory exists, or is being written; what a
+  // stopped writer left is in the way, or to be resumed and of another task), kCorrupt (its journal) and kIo.
   static Result<std::unique_ptr<DeltaWriter>> Create(const std::string& directory, Options options);
   virtual ~DeltaWriter() = default;
 
@@ -130,6 +135,12 @@ class DeltaWriter {
   // A side file (config.json, tokenizer.json, a further chat template ...) of at most kMaxSideFileBytes;
   // kResourceExhausted beyond.
   virtual Status AddFile(const std::string& file_name, std::string_view content) = 0;
+  // Makes a step of all tensors added since the last one: it outlives this process, together with `note` (not null).
+  virtual Status EndStep(const Json& note) = 0;
+  // The notes of the steps that a stopped writer did; their tensors are added already.
+  virtual const std::vector<Json>& done_steps() const = 0;
+  // Destroyed without Commit, what was done in steps is kept to be resumed.
+  virtual void Keep() = 0;
   // `summary` becomes delta_config.json's codec and quality report.
   virtual Status Commit(const Json& summary) = 0;
 };

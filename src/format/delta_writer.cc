@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <optional>
 #include <set>
 
 #include "base/atomic_file.h"
@@ -11,6 +13,7 @@
 #include "format/delta_tensors.h"
 #include "format/digest.h"
 #include "format/message.h"
+#include "format/step_journal.h"
 
 namespace df {
 namespace {
@@ -48,14 +51,20 @@ Result<std::vector<Bytes>> ScalePieces(const std::string& name, const LinearDelt
 
 class DeltaWriterImpl final : public DeltaWriter {
  public:
-  DeltaWriterImpl(AtomicDirectory directory, AtomicFile spool, Options options)
-      : directory_(std::move(directory)), spool_(std::move(spool)), options_(std::move(options)) {}
+  DeltaWriterImpl(AtomicDirectory directory, StepJournal journal, Options options)
+      : directory_(std::move(directory)), journal_(std::move(journal)), options_(std::move(options)) {}
+  // Of the steps that another writer did.
+  Status ReadSteps();
 
   Status Add(const std::string& name, DType dtype, const Shape& shape, Bytes data) override {
     return AddPieces(name, dtype, shape, {data});
   }
   Status AddLinear(const std::string& name, const LinearDelta& delta) override;
   Status AddFile(const std::string& file_name, std::string_view content) override;
+  Status EndStep(const Json& note) override;
+  const std::vector<Json>& done_steps() const override { return done_steps_; }
+  void Keep() override { directory_.Keep(journal_.has_steps()); }
+  void Discard() { directory_.Keep(false); }
   Status Commit(const Json& summary) override;
 
  private:
@@ -65,9 +74,11 @@ class DeltaWriterImpl final : public DeltaWriter {
   Status WriteConfig(const Json& summary);
 
   AtomicDirectory directory_;
-  AtomicFile spool_;
+  StepJournal journal_;
   Options options_;
   std::map<std::string, Spooled> tensors_;
+  Json step_tensors_ = Json::array();  // those added since the last step
+  std::vector<Json> done_steps_;
   int format_version_ = 1;
   std::map<std::string, std::string> file_digests_;
   std::set<std::string> files_;
@@ -75,7 +86,7 @@ class DeltaWriterImpl final : public DeltaWriter {
 
 Status DeltaWriterImpl::AddPieces(const std::string& name, DType dtype, const Shape& shape,
                                   const std::vector<Bytes>& pieces) {
-  Spooled spooled{.dtype = dtype, .shape = shape, .begin_bytes = spool_.written_bytes()};
+  Spooled spooled{.dtype = dtype, .shape = shape, .begin_bytes = journal_.data_bytes()};
   for (const Bytes piece : pieces) spooled.size_bytes += piece.size();
   const std::optional<size_t> elements = shape.TryElements();
   if (!elements || spooled.size_bytes / DTypeBytes(dtype) != *elements || spooled.size_bytes % DTypeBytes(dtype) != 0) {
@@ -83,8 +94,15 @@ Status DeltaWriterImpl::AddPieces(const std::string& name, DType dtype, const Sh
                            " was given " + std::to_string(spooled.size_bytes) + " bytes");
   }
   if (!tensors_.emplace(name, spooled).second) return InvalidArgument("tensor " + Quoted(name) + " is stored already");
-  for (const Bytes piece : pieces) DF_RETURN_IF_ERROR(spool_.Write(piece));
+  for (const Bytes piece : pieces) DF_RETURN_IF_ERROR(journal_.Append(piece));
+  step_tensors_.push_back({name, DTypeName(dtype), shape.dims(), spooled.begin_bytes});
   return Status::Ok();
+}
+
+Status DeltaWriterImpl::EndStep(const Json& note) {
+  Json tensors = Json::array();
+  std::swap(tensors, step_tensors_);
+  return journal_.EndStep({{"format_version", format_version_}, {"tensors", tensors}, {"note", note}});
 }
 
 Status DeltaWriterImpl::AddPlanes(const std::string& name, const LinearDelta& delta) {
@@ -223,16 +241,108 @@ Status DeltaWriterImpl::WriteConfig(const Json& summary) {
 
 Status DeltaWriterImpl::Commit(const Json& summary) {
   if (!files_.contains("config.json")) return InvalidArgument("a delta needs the fine-tune's config.json");
-  const std::string spool_path = directory_.path() + "/delta_spool";
-  DF_RETURN_IF_ERROR(spool_.Commit());
-  DF_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> spool, MappedFile::Open(spool_path));
-  unlink(spool_path.c_str());  // the mapping keeps the content
-  DF_RETURN_IF_ERROR(WriteTensors(*spool));
+  {
+    DF_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> spool, journal_.MapData());
+    DF_RETURN_IF_ERROR(WriteTensors(*spool));
+  }
   DF_RETURN_IF_ERROR(WriteConfig(summary));
+  DF_RETURN_IF_ERROR(journal_.Remove());
   // Nothing is published that the reader would refuse.
   const auto written = DeltaDirectory::Open(directory_.path());
   if (!written.ok()) return written.status().Annotate("the delta as written cannot be read");
   return directory_.Commit();
+}
+
+// One entry of a step's "tensors": name, dtype, shape, first byte of the spool.
+struct SteppedTensor {
+  std::string name;
+  Spooled spooled;
+};
+std::optional<SteppedTensor> ReadTensor(const Json& entry, uint64_t spool_bytes) {
+  if (!entry.is_array() || entry.size() != 4 || !entry[0].is_string() || !entry[1].is_string() ||
+      !entry[2].is_array() || !entry[3].is_number_unsigned()) {
+    return std::nullopt;
+  }
+  const std::optional<DType> dtype = DTypeFromName(entry[1].get<std::string>());
+  std::vector<size_t> dims;
+  for (const Json& dim : entry[2]) {
+    if (!dim.is_number_unsigned()) return std::nullopt;
+    dims.push_back(dim.get<size_t>());
+  }
+  const std::optional<Shape> shape = Shape::FromSpan(dims);
+  if (!dtype || !shape) return std::nullopt;
+  Spooled spooled{.dtype = *dtype, .shape = *shape, .begin_bytes = entry[3].get<uint64_t>()};
+  const std::optional<size_t> elements = spooled.shape.TryElements();
+  if (!elements || __builtin_mul_overflow(*elements, DTypeBytes(*dtype), &spooled.size_bytes)) return std::nullopt;
+  if (spooled.begin_bytes > spool_bytes || spooled.size_bytes > spool_bytes - spooled.begin_bytes) return std::nullopt;
+  return SteppedTensor{entry[0].get<std::string>(), std::move(spooled)};
+}
+
+Status DeltaWriterImpl::ReadSteps() {
+  for (const Json& step : journal_.notes()) {
+    const Json* const tensors = JsonMemberOrNull(step, "tensors");
+    const Json* const note = JsonMemberOrNull(step, "note");
+    const Result<int64_t> version = JsonInt(step, "format_version", {.min = 1, .max = internal::kNewestFormatVersion});
+    bool is_sound = tensors != nullptr && tensors->is_array() && note != nullptr && version.ok();
+    for (size_t i = 0; is_sound && i < tensors->size(); ++i) {
+      const std::optional<SteppedTensor> tensor = ReadTensor((*tensors)[i], journal_.data_bytes());
+      is_sound = tensor && tensors_.emplace(tensor->name, tensor->spooled).second;
+    }
+    if (!is_sound) {
+      return Corrupt(directory_.path() + "/" + StepJournal::kFileName + " holds a step that is none of ours (step " +
+                     std::to_string(done_steps_.size()) + "); discard it with --force");
+    }
+    format_version_ = static_cast<int>(*version);
+    done_steps_.push_back(*note);
+  }
+  return Status::Ok();
+}
+
+// Where the two first differ: "codec.code was \"row\", is \"rank1\"".
+std::string FirstDifference(const Json& was, const Json& is, const std::string& path) {
+  if (was.is_object() && is.is_object()) {
+    for (const auto& [key, value] : is.items()) {
+      const std::string inner = path.empty() ? key : path + "." + key;
+      const Json* const other = JsonMemberOrNull(was, key);
+      if (std::string found = FirstDifference(other == nullptr ? Json() : *other, value, inner); !found.empty()) {
+        return found;
+      }
+    }
+    for (const auto& [key, value] : was.items()) {
+      if (!is.contains(key)) return (path.empty() ? key : path + "." + key) + " was " + DumpJson(value) + ", is absent";
+    }
+    return "";
+  }
+  return was == is ? "" : path + " was " + DumpJson(was) + ", is " + DumpJson(is);
+}
+
+// What is not of the journal was begun after the last step, and will be again.
+Status RemoveUnfinished(const std::string& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entries(directory, error);
+       !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    if (name == StepJournal::kFileName || name == StepJournal::kSpoolName) continue;
+    std::filesystem::remove_all(entries->path(), error);
+    if (error) break;
+  }
+  return error ? IoError("cannot empty " + directory, error.value()) : Status::Ok();
+}
+
+Result<std::unique_ptr<DeltaWriter>> Continue(AtomicDirectory directory, DeltaWriter::Options options) {
+  DF_ASSIGN_OR_RETURN(StepJournal journal, StepJournal::Reopen(directory.path()));
+  const std::string difference = FirstDifference(journal.task(), options.task, "");
+  if (!difference.empty()) {
+    return FailedPrecondition("the run that was stopped did something else: " + difference +
+                              "; run it as it was, or "
+                              "discard what it left (" +
+                              directory.path() + ") with --force");
+  }
+  DF_RETURN_IF_ERROR(RemoveUnfinished(directory.path()));
+  auto writer = std::make_unique<DeltaWriterImpl>(std::move(directory), std::move(journal), std::move(options));
+  DF_RETURN_IF_ERROR(writer->ReadSteps());
+  writer->Discard();
+  return std::unique_ptr<DeltaWriter>(std::move(writer));
 }
 
 }  // namespace
@@ -241,12 +351,18 @@ Result<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(const std::string& dire
   if (!IsDigest(options.base_fingerprint)) {
     return InvalidArgument("a base fingerprint has 32 hex digits, got " + Quoted(options.base_fingerprint));
   }
-  DF_ASSIGN_OR_RETURN(AtomicDirectory target, AtomicDirectory::Create(directory, {.replace = options.replace,
-                                                                                  .mark = "delta_config.json",
-                                                                                  .inputs = options.inputs}));
-  DF_ASSIGN_OR_RETURN(AtomicFile spool, AtomicFile::Create(target.path() + "/delta_spool"));
+  const AtomicDirectory::Options target = {.replace = options.replace,
+                                           .mark = "delta_config.json",
+                                           .inputs = options.inputs,
+                                           .journal = StepJournal::kFileName};
+  if (options.resume) {
+    DF_ASSIGN_OR_RETURN(std::optional<AtomicDirectory> left, AtomicDirectory::TakeOver(directory, target));
+    if (left) return Continue(std::move(*left), std::move(options));
+  }
+  DF_ASSIGN_OR_RETURN(AtomicDirectory made, AtomicDirectory::Create(directory, target));
+  DF_ASSIGN_OR_RETURN(StepJournal journal, StepJournal::Create(made.path(), options.task));
   return std::unique_ptr<DeltaWriter>(
-      std::make_unique<DeltaWriterImpl>(std::move(target), std::move(spool), std::move(options)));
+      std::make_unique<DeltaWriterImpl>(std::move(made), std::move(journal), std::move(options)));
 }
 
 }  // namespace df

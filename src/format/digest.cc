@@ -45,6 +45,10 @@ void Digest::AddTensor(std::string_view name, const TensorView& view, const Mapp
   }
 }
 
+void Digest::AddBytes(Bytes bytes) {
+  if (!bytes.empty()) XXH3_128bits_update(state_->hash, bytes.data(), bytes.size());
+}
+
 std::string Digest::Hex() const {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_->hash));

@@ -26,6 +26,9 @@ class Digest {
   // `file`, the mapped pages are given back behind the reading.
   void AddTensor(std::string_view name, const TensorView& view, const MappedFile* file);
 
+  // The bytes alone: for data whose length is told otherwise.
+  void AddBytes(Bytes bytes);
+
   std::string Hex() const;
 
  private:

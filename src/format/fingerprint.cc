@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "base/atomic_file.h"
 #include "format/checkpoint.h"
@@ -14,6 +15,8 @@ namespace df {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;  // as the JSON reader takes
 
 // "$XDG_CACHE_HOME/deltafold/fingerprints", "~/.cache/..." or empty when neither is known.
 std::string CacheDirectory() {
@@ -61,6 +64,26 @@ void WriteCached(const std::string& path, const std::string& fingerprint) {
 }
 
 }  // namespace
+
+Result<std::string> FilesIdentity(const Checkpoint& checkpoint) {
+  DF_ASSIGN_OR_RETURN(const std::string config,
+                      ReadFileBounded(checkpoint.directory() + "/config.json", kMaxConfigBytes));
+  std::set<const MappedFile*> files;
+  for (const std::string& name : checkpoint.names()) files.insert(checkpoint.FindOrNull(name)->file);
+  std::set<std::string> lines;
+  for (const MappedFile* file : files) {
+    const FileIdentity& id = file->identity();
+    std::string line = fs::path(file->path()).filename().string();
+    for (const uint64_t part : {id.inode, id.size_bytes, static_cast<uint64_t>(id.modified_ns)}) {
+      line += " " + std::to_string(part);
+    }
+    lines.insert(std::move(line));
+  }
+  Digest digest;
+  digest.AddText(config);
+  for (const std::string& line : lines) digest.AddText(line);
+  return digest.Hex();
+}
 
 Result<std::string> Fingerprint(const Checkpoint& checkpoint, std::vector<std::string> names,
                                 FingerprintOptions options) {

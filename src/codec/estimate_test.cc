@@ -1,0 +1,112 @@
+#include "codec/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include "testing/made_checkpoint.h"
+
+namespace df {
+namespace {
+
+using testing::MadeModel;
+using testing::TemporaryDirectory;
+using testing::ValueOrDie;
+using testing::WriteModel;
+
+std::optional<Code> CodeOf(const std::string& text) {
+  return text == "auto" ? std::nullopt : std::optional(ValueOrDie(ParseCode(text)));
+}
+
+class EstimateTest : public ::testing::Test {
+ protected:
+  void Write(const MadeModel& base, const MadeModel& fine_tune,
+             const std::function<void(const std::string&, std::vector<float>&)>& edit = {}) {
+    WriteModel(base, directory_.Sub("base"));
+    WriteModel(fine_tune, directory_.Sub("fine-tune"), edit);
+    base_ = ValueOrDie(Checkpoint::Open(directory_.Sub("base")));
+    fine_tune_ = ValueOrDie(Checkpoint::Open(directory_.Sub("fine-tune")));
+  }
+  CompressEstimate Estimate(const CompressOptions& options) {
+    return ValueOrDie(EstimateCompress(pool_, *base_, *fine_tune_, options));
+  }
+  uint64_t Real(CompressOptions options) {
+    options.replace = true;
+    return ValueOrDie(Compress(pool_, *base_, *fine_tune_, directory_.Sub("delta"), options)).delta_bytes;
+  }
+
+  TemporaryDirectory directory_;
+  ThreadPool pool_{2};
+  std::shared_ptr<const Checkpoint> base_, fine_tune_;
+};
+
+// Embedding rows, a matrix, and norms that did not change; a vocabulary that grew.
+MadeModel Changed() {
+  MadeModel model{.d_model = 32, .d_ff = 40, .vocab = 29, .tied = false, .stores_head = true, .change = 0.1};
+  model.unchanged = {{"model.layers.0.mlp.up_proj.weight", true}, {kFinalNormName, true}, {kEmbeddingName, true}};
+  return model;
+}
+
+TEST_F(EstimateTest, BytesAreThoseOfTheRealRun) {
+  Write({.d_model = 32, .d_ff = 40, .vocab = 24}, Changed(), [](const std::string& name, std::vector<float>& values) {
+    if (name == kEmbeddingName) values[3 * 32] += 1;
+  });
+  for (const char* code : {"scalar", "row", "column", "rank1", "planes3", "rank1+lowrank:4", "raw"}) {
+    for (const char* vocabulary : {"exact", "rows", "raw", "int8", "rank1", "planes2"}) {
+      const CompressOptions options{
+          .matrices = CodeOf(code), .embeddings = CodeOf(vocabulary), .head = CodeOf(vocabulary)};
+      const CompressEstimate estimate = Estimate(options);
+      EXPECT_EQ(estimate.asked.bytes.likely, Real(options)) << code << " " << vocabulary;
+      EXPECT_TRUE(estimate.asked.bytes.IsExact());
+      EXPECT_EQ(estimate.asked.code, code);
+      EXPECT_EQ(estimate.n_unchanged, 2U);
+    }
+  }
+}
+
+TEST_F(EstimateTest, WhatTheWeightsDecideIsWithinItsBound) {
+  Write({.d_model = 32, .d_ff = 40, .vocab = 24}, Changed());
+  for (const char* code : {"lowrank:3", "lowrank", "int8", "rows", "exact", "auto"}) {
+    for (const double share : {0.3, 0.9}) {
+      CompressOptions options{.matrices = CodeOf(code), .embeddings = CodeOf("exact"), .head = CodeOf("exact")};
+      options.budget = {.unit = Budget::Unit::kShareOfModel, .value = share};
+      if (std::string(code) == "auto") options.embeddings = options.head = std::nullopt;
+      const CompressEstimate estimate = Estimate(options);
+      const uint64_t real = Real(options);
+      EXPECT_LE(real, estimate.asked.bytes.at_most) << code;
+      EXPECT_FALSE(estimate.asked.bytes.IsExact()) << code;
+      // All rows of all changed matrices did change here, and factors are F16.
+      if (std::string(code) != "auto" && std::string(code) != "lowrank") {
+        EXPECT_EQ(real, estimate.asked.bytes.likely) << code;
+      }
+    }
+    CompressOptions bounded{.matrices = CodeOf(code), .embeddings = {}, .head = {}, .max_error = 0.2};
+    EXPECT_LE(Real(bounded), Estimate(bounded).asked.bytes.at_most) << code;
+  }
+}
+
+TEST_F(EstimateTest, ListsTheOtherCodesWithBytesAndTime) {
+  Write({.d_model = 32, .d_ff = 40, .vocab = 24}, Changed());
+  const CompressEstimate estimate = Estimate({});
+  EXPECT_EQ(estimate.asked.code, "rank1");
+  EXPECT_EQ(estimate.others.size(), 8U);
+  for (const CodeEstimate& other : estimate.others) {
+    const CompressOptions options{.matrices = CodeOf(other.code)};
+    EXPECT_EQ(other.bytes.likely, Real(options)) << other.code;
+    EXPECT_GT(other.seconds, 0) << other.code;
+  }
+}
+
+TEST_F(EstimateTest, AnUnchangedModelTakesNothing) {
+  Write({}, {});
+  const CompressEstimate estimate = Estimate({});
+  EXPECT_EQ(estimate.asked.bytes.at_most, 0U);
+  EXPECT_EQ(estimate.n_unchanged, estimate.n_weights);
+}
+
+TEST_F(EstimateTest, RefusesWhatCompressRefuses) {
+  Write({.tied = false, .stores_head = true}, {.vocab = 29, .tied = false, .stores_head = true, .change = 0.1});
+  const CompressOptions options{.embeddings = CodeOf("lowrank:4")};
+  EXPECT_EQ(EstimateCompress(pool_, *base_, *fine_tune_, options).status().code(), StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace df

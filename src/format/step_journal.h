@@ -1,0 +1,63 @@
+// Work in steps that outlives its process. Two files in a directory:
+//
+//   delta_spool    the bytes that the steps appended, one after another
+//   delta_journal  lines "DIGEST JSON", the digest that of the JSON as text: first {"format": "deltafold steps 1",
+//                  "task": T}, then for every step {"end": E, "data": D, "note": N}: the spool's length after it, the
+//                  digest of what it appended, and what else is to be remembered
+//
+// A step is done when its line stands whole and the spool has the bytes its digest says. So a kill at any moment, even
+// of the whole machine, costs the unfinished step and those whose bytes never got to the disk, and nothing is fsynced
+// on the way.
+#ifndef DELTAFOLD_FORMAT_STEP_JOURNAL_H_
+#define DELTAFOLD_FORMAT_STEP_JOURNAL_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/append_file.h"
+#include "base/json.h"
+#include "base/mapped_file.h"
+#include "format/digest.h"
+
+namespace df {
+
+// Thread-compatible.
+class StepJournal {
+ public:
+  static constexpr char kFileName[] = "delta_journal";
+  static constexpr char kSpoolName[] = "delta_spool";
+
+  // `task` says what is being made from what. The only errors are kIo.
+  static Result<StepJournal> Create(const std::string& directory, const Json& task);
+  // Reads back the steps that were done and cuts off the rest. kCorrupt where not even the task can be read; kIo.
+  static Result<StepJournal> Reopen(const std::string& directory);
+
+  const Json& task() const { return task_; }
+  const std::vector<Json>& notes() const { return notes_; }  // of the steps read back
+
+  Status Append(Bytes data);
+  uint64_t data_bytes() const { return spool_.size_bytes(); }
+  // Makes a step of what was appended since the last.
+  Status EndStep(const Json& note);
+  bool has_steps() const { return has_steps_; }
+
+  // All data that was appended.
+  Result<std::unique_ptr<MappedFile>> MapData() const { return MappedFile::Open(spool_.path()); }
+  // Removes both files.
+  Status Remove();
+
+ private:
+  StepJournal(AppendFile journal, AppendFile spool, Json task)
+      : journal_(std::move(journal)), spool_(std::move(spool)), task_(std::move(task)) {}
+
+  AppendFile journal_, spool_;
+  Json task_;
+  std::vector<Json> notes_;
+  Digest data_digest_;  // of what was appended since the last step
+  bool has_steps_ = false;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_FORMAT_STEP_JOURNAL_H_
