@@ -27,6 +27,8 @@ Result<T> FromFiles(Result<T> result) {
 void AddBench(const Command& app);
 void AddCompress(const Command& app);
 void AddEval(const Command& app);
+void AddExport(const Command& app);
+void AddImport(const Command& app);
 void AddInspect(const Command& app);
 void AddMaterialize(const Command& app);
 void AddVerify(const Command& app);

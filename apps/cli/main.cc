@@ -100,6 +100,8 @@ int Main(int argc, char** argv) {
   AddCompress(commands);
   AddInspect(commands);
   AddMaterialize(commands);
+  AddImport(commands);
+  AddExport(commands);
   AddVerify(commands);
   AddRun(commands);
   AddChat(commands);

@@ -57,20 +57,23 @@ Json ToJson(const CompressReport& report, const CompressOptions& options) {
   return json;
 }
 
-std::string ModelCard(const CompressReport& report, const CompressOptions& options) {
-  const double share =
-      report.full_bytes == 0 ? 0 : static_cast<double>(report.delta_bytes) / static_cast<double>(report.full_bytes);
+std::string CardHead(const std::string& base_name) {
   // A JSON string is a YAML string: names cannot break out of the front matter.
   return "---\n"
          "base_model: " +
-         DumpJson(options.base_name) +
+         DumpJson(base_name) +
          "\n"
          "base_model_relation: adapter\n"
          "library_name: deltafold\n"
          "tags: [deltafold, delta]\n"
-         "---\n\n"
-         "# Delta of " +
-         DumpJson(options.model_name) + " against " + DumpJson(options.base_name) +
+         "---\n\n";
+}
+
+std::string ModelCard(const CompressReport& report, const CompressOptions& options) {
+  const double share =
+      report.full_bytes == 0 ? 0 : static_cast<double>(report.delta_bytes) / static_cast<double>(report.full_bytes);
+  return CardHead(options.base_name) + "# Delta of " + DumpJson(options.model_name) + " against " +
+         DumpJson(options.base_name) +
          "\n\n"
          "Made and served by deltafold: the base's weights with this delta folded in answer as the fine-tune does, "
          "up to the error below.\n\n"

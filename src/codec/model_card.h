@@ -8,6 +8,9 @@
 
 namespace df {
 
+// The front matter: what a hub reads.
+std::string CardHead(const std::string& base_name);
+
 std::string ModelCard(const CompressReport& report, const CompressOptions& options);
 
 }  // namespace df

@@ -25,6 +25,15 @@ def deltafold(*arguments):
                           stdin=subprocess.DEVNULL)
 
 
+def tensors(path):
+    """Name -> bytes."""
+    data = path.read_bytes()
+    n_header = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + n_header])
+    header.pop("__metadata__", None)
+    return {name: data[8 + n_header:][slice(*tensor["data_offsets"])] for name, tensor in header.items()}
+
+
 def commands():
     listed = deltafold("--help").stdout.split("Subcommands:")[1]
     return re.findall(r"^  (\w+) ", listed, re.MULTILINE)
@@ -420,13 +429,42 @@ class Deltas(unittest.TestCase):
         self.assertEqual(deltafold("compress", BASE, full, again).returncode, 0)
 
         def signs(path):
-            data = (path / "delta_model.safetensors").read_bytes()
-            n_header = int.from_bytes(data[:8], "little")
-            header = json.loads(data[8:8 + n_header])
-            return {name: data[8 + n_header + tensor["data_offsets"][0]:8 + n_header + tensor["data_offsets"][1]]
-                    for name, tensor in header.items() if name.endswith(".sign")}
+            return {name: data for name, data in tensors(path / "delta_model.safetensors").items()
+                    if name.endswith(".sign")}
         self.assertEqual(len(signs(again)), 28)
         self.assertEqual(signs(again), signs(self.delta))
+
+    def test_a_bitdelta_file_becomes_a_delta_that_verifies(self):
+        golden = ROOT / "tests" / "golden" / "deltas" / "llama3-gqa"
+        for name in ("diff.pt", "diff.safetensors"):
+            out = self.directory / f"imported-{name}"
+            done = deltafold("import", "--base", golden / "base", "--from", golden / "ft0" / name, "--out", out)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("14 matrices of signs", done.stdout)
+            self.assertEqual(deltafold("verify", out, "--base", golden / "base").returncode, 0)
+        hostile = ROOT / "tests" / "hostile" / "diff_pt" / "runs_code.pt"
+        self.assert_fails(deltafold("import", "--base", golden / "base", "--from", hostile, "--out", self.directory / "no"),
+                          hostile, "getcwd", "nothing of it was run")
+
+    def test_low_ranks_become_an_adapter_and_signs_are_refused(self):
+        delta, adapter = self.directory / "low-rank", self.directory / "adapter"
+        self.assertEqual(deltafold("compress", BASE, FINETUNE, delta, "--code", "lowrank:8").returncode, 0)
+        done = deltafold("export", "--base", BASE, "--delta", delta, "--out", adapter)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("28 modules of rank at most 8", done.stdout)
+        self.assertEqual(deltafold("inspect", adapter).returncode, 0)
+        full = [self.directory / "of-delta", self.directory / "of-adapter"]
+        for variant, out in zip((delta, adapter), full):
+            done = deltafold("materialize", "--base", BASE, "--delta", variant, "--out", out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        of_delta, of_adapter = (tensors(out / "model.safetensors") for out in full)
+        of_adapter.pop("lm_head.weight")  # PEFT unties an embedding that it saves: the head is saved with it
+        self.assertEqual(of_adapter, of_delta)
+        arguments = ["export", "--base", BASE, "--delta", self.delta, "--out", self.directory / "of-signs"]
+        self.assert_fails(deltafold(*arguments), "sign rank-1", "--rank")
+        done = deltafold(*arguments, "--rank", 8)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("approximated", done.stdout)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include "codec/compressor.h"
 #include "format/peft_adapter.h"
 #include "format/safetensors.h"
+#include "format/torch_pickle.h"
 #include "model/weights.h"
 #include "testing/status_matchers.h"
 #include "text/tokenizer.h"
@@ -54,6 +55,13 @@ void ExpectAnswers(const std::string& kind, const Load& load) {
 TEST(Hostile, SafetensorsFiles) {
   ExpectAnswers("safetensors",
                 [](const std::string& path, const Json&) { return testing::StatusOf(SafetensorsFile::Open(path)); });
+}
+
+TEST(Hostile, TorchFiles) {
+  ExpectAnswers("diff_pt", [](const std::string& path, const Json&) -> Status {
+    DF_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
+    return testing::StatusOf(ParseTorchFile(file->bytes()));
+  });
 }
 
 Result<std::shared_ptr<const BaseWeights>> LoadModel(KernelContext& context, const std::string& directory) {
