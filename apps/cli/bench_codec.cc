@@ -25,17 +25,20 @@ constexpr char kExamples[] =
 
 void Print(const tools::CodecBenchReport& report) {
   const auto rate = [](double bytes_per_second) { return FormatBytes(static_cast<uint64_t>(bytes_per_second)) + "/s"; };
-  std::cout << report.shape << ", " << report.n_threads << " threads; memory copy "
-            << rate(report.copy_bytes_per_second) << ", disk read " << rate(report.disk_read_bytes_per_second)
-            << ", disk write " << rate(report.disk_write_bytes_per_second) << "\n\n";
+  std::cout << report.shape << ", " << report.n_threads << " threads; memory read "
+            << rate(report.read_bytes_per_second) << ", memory copy " << rate(report.copy_bytes_per_second)
+            << ", disk read " << rate(report.disk_read_bytes_per_second) << ", disk write "
+            << rate(report.disk_write_bytes_per_second) << "\n\n";
   Table table({{"what"},
                {"bytes", Align::kRight},
                {"seconds", Align::kRight},
                {"speed", Align::kRight},
+               {"of memory read", Align::kRight},
                {"of memory copy", Align::kRight},
                {"of disk read", Align::kRight}});
   for (const tools::CodecLine& line : report.lines) {
     table.AddRow({line.what, FormatBytes(line.bytes), FormatFixed(line.seconds, 4), rate(line.bytes_per_second()),
+                  FormatPercent(line.bytes_per_second() / report.read_bytes_per_second),
                   FormatPercent(line.bytes_per_second() / report.copy_bytes_per_second),
                   FormatPercent(line.bytes_per_second() / report.disk_read_bytes_per_second)});
   }

@@ -31,6 +31,10 @@ Magnitudes MagnitudesOf(std::span<const float> values) {
   return (IsScalarTarget() ? ref::MagnitudesOf : cpu::MagnitudesOf)(values);
 }
 
+Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits) {
+  return (IsScalarTarget() ? ref::SignsOfDifference : cpu::SignsOfDifference)(pair, row, d_in, bits);
+}
+
 double AbsDot(std::span<const float> values, std::span<const double> v) {
   return (IsScalarTarget() ? ref::AbsDot : cpu::AbsDot)(values, v);
 }

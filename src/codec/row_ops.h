@@ -36,6 +36,8 @@ struct Magnitudes {
   float largest = 0;
 };
 Magnitudes MagnitudesOf(std::span<const float> values);
+// Difference, PackSigns and MagnitudesOf in one look, none of which stores the row: the same bits. [d_in] columns.
+Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits);
 double AbsDot(std::span<const float> values, std::span<const double> v);       // sum |r_j| v_j
 void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);  // sum_j += u |r_j|
 double SumOfSquares(std::span<const double> values);

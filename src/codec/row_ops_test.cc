@@ -89,6 +89,25 @@ TEST(RowOps, EveryTargetHasTheReferencesDifferences) {
   });
 }
 
+TEST(RowOps, OneLookGivesTheBitsOfThree) {
+  OnEveryTarget([] {
+    for (const DType fine_tune : {DType::kF32, DType::kBf16, DType::kF16}) {
+      for (const DType base : {DType::kF32, DType::kBf16, DType::kF16}) {
+        for (const size_t n : Lengths()) {
+          const StoredRow a(fine_tune, n, 1), b(base, n, n % 5 == 4 ? 1 : 2);
+          const WeightPair pair{"w", b.view, a.view};
+          std::vector<uint8_t> expected((n + 7) / 8 + 1, 0xAA), got(expected);
+          const row_ops::Magnitudes want = row_ops::ref::SignsOfDifference(pair, 0, n, expected.data());
+          const row_ops::Magnitudes is = row_ops::SignsOfDifference(pair, 0, n, got.data());
+          ASSERT_EQ(got, expected) << n;  // what lies behind stays
+          EXPECT_TRUE(HasSameBits(is.sum, want.sum) && HasSameBits(is.squares, want.squares)) << n;
+          EXPECT_TRUE(is.smallest == want.smallest && is.largest == want.largest) << n;
+        }
+      }
+    }
+  });
+}
+
 TEST(RowOps, EveryTargetHasTheReferencesSums) {
   OnEveryTarget([] {
     for (const size_t n : Lengths()) {

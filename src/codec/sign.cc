@@ -76,10 +76,24 @@ struct FirstLook {
   Buffer<double> columns;                  // [d_in] of kRank1: |R|^T row_sums; of kColumn: sum_i |R_ij|; else empty
 };
 
+// The first plane's, where no sums over columns are wanted: D itself, never stored.
+FirstLook WriteSignsOfDifference(SignEncoder& encoder, uint8_t* bits) {
+  FirstLook look{Buffer<double>(encoder.n_rows), Buffer<row_ops::Magnitudes>(encoder.n_rows), {}};
+  encoder.pool.ParallelFor(encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t) {
+    for (size_t row = begin; row < end; ++row) {
+      uint8_t* const to = bits + row * SignRowBytes(encoder.d_in);
+      look.magnitudes[row] = row_ops::SignsOfDifference(encoder.pair, row, encoder.d_in, to);
+      look.row_sums[row] = look.magnitudes[row].sum;
+    }
+  });
+  return look;
+}
+
 // Writes the signs of R besides.
 FirstLook WriteSigns(SignEncoder& encoder, ScaleKind kind, uint8_t* bits) {
   const bool with_columns = kind == ScaleKind::kRank1 || kind == ScaleKind::kColumn;
   const bool with_magnitudes = HasClosedError(kind);
+  if (with_magnitudes && encoder.encoded.delta.planes.empty()) return WriteSignsOfDifference(encoder, bits);
   FirstLook look{Buffer<double>(encoder.n_rows), Buffer<row_ops::Magnitudes>(with_magnitudes ? encoder.n_rows : 0),
                  Buffer<double>(with_columns ? encoder.d_in : 0)};
   Mat<double> part_sums(with_columns ? NumberOfParts(encoder) : 0, encoder.d_in);

@@ -29,7 +29,7 @@ struct CodecLine {
 struct CodecBenchReport {
   std::string shape;
   size_t n_threads = 0;
-  double copy_bytes_per_second = 0;                                        // memory to memory
+  double read_bytes_per_second = 0, copy_bytes_per_second = 0;             // of memory
   double disk_read_bytes_per_second = 0, disk_write_bytes_per_second = 0;  // past the page cache; to stable storage
   std::vector<CodecLine> lines = {};
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "base/float16.h"
@@ -102,6 +103,13 @@ Magnitudes MagnitudesOf(std::span<const float> values) {
     result.largest = std::max(result.largest, std::fabs(value));
   }
   return result;
+}
+
+Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits) {
+  std::vector<float> difference(d_in);
+  Difference(pair, row, difference);
+  PackSigns(difference, bits);
+  return MagnitudesOf(difference);
 }
 
 double AbsDot(std::span<const float> values, std::span<const double> v) {

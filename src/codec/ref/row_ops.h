@@ -12,6 +12,7 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<float> values);
 void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_scale, std::span<float> values);
 double AbsSum(std::span<const float> values);
 Magnitudes MagnitudesOf(std::span<const float> values);
+Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits);
 double AbsDot(std::span<const float> values, std::span<const double> v);
 void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);
 double SumOfSquares(std::span<const double> values);
