@@ -9,14 +9,9 @@
 
 namespace df::linalg {
 
-// The system may resolve the library to a build with threads of its own: they would compete with ours.
-inline void HoldBlasToOneThread() {
-  static const bool held = (openblas_set_num_threads(1), true);
-  DF_CHECK(held);
-}
-
-// BLAS keeps some 50 buffers for callers at once.
-inline constexpr size_t kMaxCallers = 32;
+// The system may resolve the library to a build with threads of its own: they would compete with ours. Once called,
+// BLAS may be called from kMaxCallers threads at once.
+void HoldBlasToOneThread();
 
 inline int BlasInt(size_t value) {
   DF_CHECK(value <= kMaxDimension);

@@ -14,6 +14,8 @@ namespace df::linalg {
 
 // Sizes are BLAS's 32-bit integers: every dimension and stride is at most this.
 inline constexpr size_t kMaxDimension = INT32_MAX;
+// BLAS keeps some 50 buffers for callers at once: what multiplies on several threads takes no more than these.
+inline constexpr size_t kMaxCallers = 32;
 
 // c = a b. a [m, k], b [k, n], c [m, n], not aliasing. Thread-safe. Each element's error is at most k 2^-24 times the
 // same sum over absolute values.
