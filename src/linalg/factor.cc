@@ -16,6 +16,7 @@ void sgelqf_(const int* m, const int* n, float* a, const int* lda, float* tau, f
              int* info);
 void sorglq_(const int* m, const int* n, const int* k, float* a, const int* lda, const float* tau, float* work,
              const int* lwork, int* info);
+void spotrf_(const char* uplo, const int* n, float* a, const int* lda, int* info, size_t uplo_length);
 void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w, double* work,
              const int* lwork, int* iwork, const int* liwork, int* info, size_t jobz_length, size_t uplo_length);
 }
@@ -97,6 +98,39 @@ Status OrthonormalizeColumns(MatView<float> a) {
   DF_RETURN_IF_ERROR(FromInfo("gelqf", info));
   sorglq_(&k, &m, &k, a.data, &stride, tau.data(), work.data(), &n_work, &info);
   return FromInfo("orglq", info);
+}
+
+Status Cholesky(MatView<float> a) {
+  DF_CHECK(a.rows == a.cols);
+  DF_RETURN_IF_ERROR(CheckMatrix(MatView<const float>(a), "a Cholesky factor"));
+  HoldBlasToOneThread();
+  // L in rows is LAPACK's upper factor L^T in columns.
+  const int n = BlasInt(a.rows), stride = BlasInt(a.stride);
+  int info = 0;
+  spotrf_("U", &n, a.data, &stride, &info, 1);
+  if (info > 0) {
+    return InvalidArgument("a Cholesky factor of a matrix that is not positive definite at row " +
+                           std::to_string(info - 1));
+  }
+  DF_RETURN_IF_ERROR(FromInfo("potrf", info));
+  for (size_t row = 0; row < a.rows; ++row) std::fill(a.Row(row) + row + 1, a.Row(row) + a.cols, 0.0F);
+  return Status::Ok();
+}
+
+void SolveTransposedLower(MatView<const float> lower, MatView<float> b) {
+  DF_CHECK(lower.rows == lower.cols && b.cols == lower.rows);
+  if (b.rows == 0 || b.cols == 0) return;
+  HoldBlasToOneThread();
+  cblas_strsm(CblasRowMajor, CblasRight, CblasLower, CblasTrans, CblasNonUnit, BlasInt(b.rows), BlasInt(b.cols), 1.0F,
+              lower.data, BlasInt(lower.stride), b.data, BlasInt(b.stride));
+}
+
+void SolveLower(MatView<const float> lower, MatView<float> b) {
+  DF_CHECK(lower.rows == lower.cols && b.cols == lower.rows);
+  if (b.rows == 0 || b.cols == 0) return;
+  HoldBlasToOneThread();
+  cblas_strsm(CblasRowMajor, CblasRight, CblasLower, CblasNoTrans, CblasNonUnit, BlasInt(b.rows), BlasInt(b.cols), 1.0F,
+              lower.data, BlasInt(lower.stride), b.data, BlasInt(b.stride));
 }
 
 Result<SymmetricEigen> EigenOfSymmetric(MatView<const double> a, EigenPart part) {

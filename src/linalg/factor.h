@@ -26,6 +26,15 @@ Result<Svd> ExactSvd(MatView<const float> a);
 // than full rank, more. By Householder reflections: |Q^T Q - 1| is some k 2^-24 whatever a is.
 Status OrthonormalizeColumns(MatView<float> a);
 
+// a = L L^T of a symmetric positive definite matrix [n, n], in place: L below and on the diagonal, zeros above it. By
+// spotrf, one thread. kInvalidArgument besides when the matrix is not positive definite, naming the row.
+Status Cholesky(MatView<float> a);
+
+// b = b L^-T, row by row: solves x L^T = b. lower [n, n] as Cholesky leaves it, b [m, n]. No errors.
+void SolveTransposedLower(MatView<const float> lower, MatView<float> b);
+// b = b L^-1.
+void SolveLower(MatView<const float> lower, MatView<float> b);
+
 struct SymmetricEigen {
   Buffer<double> values;  // [n] ascending
   Mat<double> vectors;    // [n, n], row i belongs to values[i]; empty when not asked for

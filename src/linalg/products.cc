@@ -24,6 +24,9 @@ void ReadSlice(MatView<const float> a, bool along_rows, size_t first, size_t beg
   }
 }
 
+// Rows of c that one call of BLAS makes where threads share a product.
+constexpr size_t kProductTile = 128;
+
 struct GramTile {
   size_t row = 0, col = 0;  // first of each
 };
@@ -67,6 +70,35 @@ void SubtractProduct(MatView<const float> a, MatView<const float> b, MatView<flo
   HoldBlasToOneThread();
   cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, BlasInt(c.rows), BlasInt(c.cols), BlasInt(a.cols), -1.0F,
               a.data, Stride(a), b.data, Stride(b), 1.0F, c.data, Stride(c));
+}
+
+void AddProduct(MatView<const float> a, MatView<const float> b, MatView<float> c) {
+  DF_CHECK(a.cols == b.rows && c.rows == a.rows && c.cols == b.cols);
+  if (c.rows == 0 || c.cols == 0 || a.cols == 0) return;
+  HoldBlasToOneThread();
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, BlasInt(c.rows), BlasInt(c.cols), BlasInt(a.cols), 1.0F,
+              a.data, Stride(a), b.data, Stride(b), 1.0F, c.data, Stride(c));
+}
+
+void AddProductTransposed(MatView<const float> a, MatView<const float> b, MatView<float> c) {
+  DF_CHECK(a.cols == b.cols && c.rows == a.rows && c.cols == b.rows);
+  if (c.rows == 0 || c.cols == 0 || a.cols == 0) return;
+  HoldBlasToOneThread();
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, BlasInt(c.rows), BlasInt(c.cols), BlasInt(a.cols), 1.0F, a.data,
+              Stride(a), b.data, Stride(b), 1.0F, c.data, Stride(c));
+}
+
+void AddTransposedProduct(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c) {
+  DF_CHECK(a.cols == c.rows);
+  HoldBlasToOneThread();
+  const size_t n_tiles = (c.rows + kProductTile - 1) / kProductTile;
+  const size_t grain = std::max<size_t>((n_tiles + kMaxCallers - 1) / kMaxCallers, 1);
+  pool.ParallelFor(n_tiles, grain, [&](size_t begin, size_t end, size_t) {
+    for (size_t tile = begin; tile < end; ++tile) {
+      const size_t first = tile * kProductTile, n = std::min(kProductTile, c.rows - first);
+      AddTransposedProduct({a.data + first, a.rows, n, a.stride}, b, c.Rows(first, first + n));
+    }
+  });
 }
 
 Mat<double> Gram(ThreadPool& pool, MatView<const float> a) {

@@ -24,6 +24,13 @@ void Multiply(MatView<const float> a, MatView<const float> b, MatView<float> c);
 void AddTransposedProduct(MatView<const float> a, MatView<const float> b, MatView<float> c);
 // c -= a b. a [m, k], b [k, n], c [m, n].
 void SubtractProduct(MatView<const float> a, MatView<const float> b, MatView<float> c);
+// c += a b. a [m, k], b [k, n], c [m, n].
+void AddProduct(MatView<const float> a, MatView<const float> b, MatView<float> c);
+// c += a b^T. a [m, k], b [n, k], c [m, n].
+void AddProductTransposed(MatView<const float> a, MatView<const float> b, MatView<float> c);
+
+// c += a^T b on all threads, in tiles of c's rows. a [k, m], b [k, n], c [m, n].
+void AddTransposedProduct(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c);
 
 // a a^T or a^T a, whichever is smaller, in f64: [k, k] with k = min(rows, cols). Its eigenvalues are the squares of a's
 // singular values; those below 1e-8 of the largest drown. Tiles of the result are the threads' parts.
