@@ -76,16 +76,40 @@ size_t Decoder::activation_bytes() const {
 
 kernels::Cost Decoder::step_cost() const { return memory_->rows.cost; }
 
+const float* Decoder::FinalNorm(const RowGroup& group) const {
+  const bool own = group.variant && !group.variant->final_norm.empty();
+  return own ? group.variant->final_norm.data() : base_->final_norm.data();
+}
+
+void Decoder::Begin(KernelContext& context, const Batch& batch) {
+  memory_->Resize(base_->config, batch.tokens.size());
+  memory_->rows.cost = {};
+  DivideRows(batch);
+  Embed(context, batch);
+}
+
+void Decoder::RunLayer(KernelContext& context, size_t layer, const kernels::KvLayerView& kv,
+                       const InputObserver& observer) {
+  memory_->rows.observer = observer ? &observer : nullptr;
+  DecoderLayer(context, *base_, layer, memory_->rows, memory_->act, kv);
+  memory_->rows.observer = nullptr;
+}
+
+MatView<const float> Decoder::NormOutputs(KernelContext& context) {
+  Memory& m = *memory_;
+  m.rows.norm.clear();
+  for (const RowGroup& group : m.rows.groups) m.rows.norm.push_back({group.begin, group.end, FinalNorm(group)});
+  kernels::RmsNorm(context, m.rows.norm, static_cast<float>(base_->config.rms_eps), m.act.x, m.act.normed);
+  return m.act.normed;
+}
+
 MatView<float> Decoder::Step(KernelContext& context, const Batch& batch, KvPool& kv) {
   Forward(context, batch, kv);
   return Logits(context, batch.logit_rows);
 }
 
 void Decoder::Forward(KernelContext& context, const Batch& batch, KvPool& kv) {
-  memory_->Resize(base_->config, batch.tokens.size());
-  memory_->rows.cost = {};
-  DivideRows(batch);
-  Embed(context, batch);
+  Begin(context, batch);
   for (size_t layer = 0; layer < base_->config.n_layers; ++layer) {
     DecoderLayer(context, *base_, layer, memory_->rows, memory_->act, kv.Layer(layer));
   }
@@ -144,10 +168,7 @@ MatView<float> Decoder::Logits(KernelContext& context, std::span<const size_t> r
   kernels::GatherRows(context, m.act.x, rows, last);
 
   m.rows.norm.clear();
-  for (const RowGroup& group : m.head_groups) {
-    const bool own = group.variant && !group.variant->final_norm.empty();
-    m.rows.norm.push_back({group.begin, group.end, own ? group.variant->final_norm.data() : base_->final_norm.data()});
-  }
+  for (const RowGroup& group : m.head_groups) m.rows.norm.push_back({group.begin, group.end, FinalNorm(group)});
   kernels::RmsNorm(context, m.rows.norm, static_cast<float>(config.rms_eps), last, last);
 
   // A variant may tie its head where the base does not: such rows read the embedding instead of the base's head.

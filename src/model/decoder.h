@@ -9,6 +9,7 @@
 
 #include "kernels/cost.h"
 #include "model/kv_pool.h"
+#include "model/layer.h"
 #include "model/weights.h"
 #include "tensor/kernel_context.h"
 
@@ -54,6 +55,13 @@ class Decoder {
   // vocabulary are to be asked for in parts.
   MatView<float> Logits(KernelContext& context, std::span<const size_t> rows);
 
+  // The parts of Forward, for calibration, which looks between them: Begin, RunLayer for every layer in order,
+  // NormOutputs. `kv` is the layer's; `observer` may be empty. What variants hold is read when it is used.
+  void Begin(KernelContext& context, const Batch& batch);
+  void RunLayer(KernelContext& context, size_t layer, const kernels::KvLayerView& kv, const InputObserver& observer);
+  // What the head is fed with, [n_tokens, d_model], after the last layer; valid until the next Begin or Forward.
+  MatView<const float> NormOutputs(KernelContext& context);
+
   const BaseWeights& base() const { return *base_; }
   size_t activation_bytes() const;
   // What the last Forward and the Logits since had to move and compute at least (kernels/cost.h): matrices, attention
@@ -65,6 +73,7 @@ class Decoder {
 
   void DivideRows(const Batch& batch);
   void Embed(KernelContext& context, const Batch& batch);
+  const float* FinalNorm(const RowGroup& group) const;
 
   std::shared_ptr<const BaseWeights> base_;
   std::unique_ptr<Memory> memory_;

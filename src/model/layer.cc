@@ -18,6 +18,7 @@ struct LayerView {
 
   void Project(LinearSlot slot, MatView<const float> x, MatView<float> y) const {
     const auto i = static_cast<size_t>(slot);
+    if (rows.observer) (*rows.observer)(slot, x);
     rows.linear.clear();
     for (const RowGroup& group : rows.groups) {
       const kernels::PackedDelta* delta = group.variant ? &group.variant->layers[layer].linear[i] : nullptr;

@@ -3,11 +3,13 @@
 #ifndef DELTAFOLD_MODEL_LAYER_H_
 #define DELTAFOLD_MODEL_LAYER_H_
 
+#include <functional>
 #include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/cost.h"
 #include "kernels/norm.h"
+#include "model/slots.h"
 #include "model/weights.h"
 #include "tensor/kernel_context.h"
 
@@ -21,6 +23,10 @@ struct RowGroup {
   const VariantWeights* variant = nullptr;  // null = base
 };
 
+// Sees the input of a matrix, all rows of the step, before its product; what it changes in the rows' variants counts.
+// For calibration, offline; serving has none.
+using InputObserver = std::function<void(LinearSlot slot, MatView<const float> x)>;
+
 // How the rows of one step divide; derived from the batch once for all layers.
 struct StepRows {
   std::vector<RowGroup> groups;                     // ascending, covering every row
@@ -28,6 +34,7 @@ struct StepRows {
   std::vector<kernels::LinearSegment> linear;       // [groups.size()] refilled for each matrix
   std::vector<kernels::NormSegment> norm;           // [groups.size()] refilled for each norm
   kernels::Cost cost;                               // of the step so far: matrices, attention, KV cache
+  const InputObserver* observer = nullptr;          // null = none
 };
 
 // Activations of one step, all f32.
