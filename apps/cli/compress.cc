@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "cli/calibration.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
@@ -25,6 +26,7 @@ struct Arguments {
   std::string code, embeddings, head;  // as given; empty: not given
   std::string bytes, max_error;
   CompressOptions options;
+  CalibrationOptions calibration;
   size_t n_threads = 0;
   bool dry_run = false, json = false;
 };
@@ -35,13 +37,15 @@ constexpr char kExamples[] =
     "  lowrank (the rank is found), lowrank:R, rank1+lowrank:R, int8, rows, raw, exact (nothing, changed rows or all,\n"
     "  whichever is smallest), auto.\n"
     "auto measures every code on every tensor, then takes the smallest whose relative error is within --max-error, or\n"
-    "  lowers the error where a byte saves most until --bytes are used. Neither given: --bytes 1.35bpw, which is one "
-    "bit\n"
-    "  for every weight and a third of a bit where it saves most.\n"
+    "  lowers the error where a byte saves most until --bytes are used. Neither a code nor a bound given: rank1 for "
+    "the\n"
+    "  layers' matrices, and for embedding and head what --bytes 1.35bpw then leaves.\n"
+    "Signs and low ranks are fitted to what the fine-tune computes on a text, its own by default: much closer for the\n"
+    "  same bytes. --calibrate none takes them from the differences alone, in a fraction of the time.\n"
     "Examples:\n"
     "  deltafold compress --base Qwen/Qwen3-0.6B --model ./my-finetune --out ./my-delta\n"
     "  deltafold compress --base base --model finetune --out delta --code planes2\n"
-    "  deltafold compress base finetune delta --code auto --bytes 12%\n"
+    "  deltafold compress base finetune delta --code auto --bytes 12% --calibrate prompts.jsonl\n"
     "  deltafold compress base finetune delta --dry-run      # bytes and time of every code\n"
     "  deltafold compress base finetune delta --resume       # after a kill or Ctrl-C: the same bytes in the end\n"
     "Then: deltafold verify ./my-delta --base Qwen/Qwen3-0.6B --model ./my-finetune";
@@ -51,6 +55,8 @@ struct Group {
   size_t n = 0;
   uint64_t bytes = 0, full_bytes = 0;
   double error = 0;
+  double output_error = 0;
+  size_t n_outputs = 0;  // that have one
 };
 
 // "sign rank-1 + rank 8" of all ranks and "rows 12" of all counts are one line each.
@@ -77,25 +83,32 @@ void AddKind(Table& table, const std::string& title, SlotKind kind, const Compre
     group.bytes += weight.bytes;
     group.full_bytes += weight.full_bytes;
     group.error += weight.quality.relative_frobenius;
+    group.output_error += weight.output_error.value_or(0);
+    group.n_outputs += weight.output_error ? 1 : 0;
   }
   bool first = true;
   for (const auto& [code, group] : groups) {
     const auto full = static_cast<double>(std::max<uint64_t>(group.full_bytes, 1));
     table.AddRow({first ? title : "", std::to_string(group.n), code, FormatBytes(group.full_bytes),
                   FormatBytes(group.bytes), FormatPercent(static_cast<double>(group.bytes) / full),
-                  group.error == 0 ? "exact" : FormatFixed(group.error / static_cast<double>(group.n), 4)});
+                  group.error == 0 ? "exact" : FormatFixed(group.error / static_cast<double>(group.n), 4),
+                  group.error == 0 || group.n_outputs == 0
+                      ? ""
+                      : FormatFixed(group.output_error / static_cast<double>(group.n_outputs), 4)});
     first = false;
   }
 }
 
 void PrintSummary(const CompressReport& report, const Arguments& arguments, double seconds) {
+  const CompressOptions& options = arguments.options;
   Table table({{"weights"},
                {"count", Align::kRight},
                {"code"},
                {"full", Align::kRight},
                {"delta", Align::kRight},
                {"share", Align::kRight},
-               {"mean error", Align::kRight}});
+               {"mean error", Align::kRight},
+               {report.mean_output_error ? "of outputs" : "", Align::kRight}});
   AddKind(table, "embedding", SlotKind::kEmbedding, report);
   AddKind(table, "matrices", SlotKind::kMatrix, report);
   AddKind(table, "norms, biases", SlotKind::kVector, report);
@@ -104,7 +117,7 @@ void PrintSummary(const CompressReport& report, const Arguments& arguments, doub
   table.AddRule();
   table.AddRow({"all", std::to_string(report.weights.size()), std::to_string(report.n_unchanged) + " unchanged",
                 FormatBytes(report.full_bytes), FormatBytes(report.delta_bytes),
-                FormatPercent(static_cast<double>(report.delta_bytes) / full), ""});
+                FormatPercent(static_cast<double>(report.delta_bytes) / full), "", ""});
   std::cout << table.Render() << "\n" << arguments.out << ": ";
   if (report.delta_bytes == 0) {
     std::cout << "no weight differs from the base\n";
@@ -114,6 +127,9 @@ void PrintSummary(const CompressReport& report, const Arguments& arguments, doub
             << " smaller than the fine-tune, in " << FormatDuration(seconds) << " ("
             << FormatBytes(static_cast<uint64_t>(full / std::max(seconds, 1e-9))) << "/s of fine-tune)\n"
             << "error = |D - D^| / |D| of the differences to the base\n";
+  if (report.calibration_tokens == 0) return;
+  std::cout << "of outputs: |(D - D^) x| / |D x|, fitted on " << report.calibration_tokens
+            << " tokens, source: " << options.calibration->source << "\n";
 }
 
 void PrintJson(const CompressReport& report, const Arguments& arguments, double seconds) {
@@ -140,11 +156,13 @@ Result<double> ErrorOf(const std::string& text) {
   return InvalidArgument("--max-error: expected a number from 0 to 1, got \"" + text + "\"");
 }
 
-// Embedding and head follow --code auto, else they are exact.
+// Embedding and head follow --code auto, and get what the default budget leaves where nothing is said; beside a given
+// code they are exact.
 Status ReadCodes(const Arguments& arguments, CompressOptions& options) {
   const bool bounded = !arguments.bytes.empty() || !arguments.max_error.empty();
   const std::string code = !arguments.code.empty() ? arguments.code : bounded ? "auto" : "rank1";
-  const std::string vocabulary = code == "auto" ? "auto" : "exact";
+  const std::string vocabulary = arguments.code.empty() || code == "auto" ? "auto" : "exact";
+  options.budget_may_grow = !bounded;
   const auto or_default = [&](const std::string& given) { return given.empty() ? vocabulary : given; };
   DF_ASSIGN_OR_RETURN(options.matrices, CodeOf("--code", code));
   DF_ASSIGN_OR_RETURN(options.embeddings, CodeOf("--embeddings", or_default(arguments.embeddings)));
@@ -164,6 +182,14 @@ Status ReadCodes(const Arguments& arguments, CompressOptions& options) {
   if (!budget.ok()) return budget.status().Annotate("--bytes");
   options.budget = *budget;
   return Status::Ok();
+}
+
+// Random inputs tell too little of the columns for rank-1 scales.
+void FitToCalibration(const Arguments& arguments, CompressOptions& options) {
+  const bool is_random = options.calibration && options.calibration->source == kRandomSource;
+  if (is_random && arguments.code.empty() && options.matrices) {
+    options.matrices = Code{.sign = {.scale = ScaleKind::kRow}};
+  }
 }
 
 // Both models, opened; their names go into the options.
@@ -188,8 +214,9 @@ Result<Inputs> OpenInputs(const Arguments& arguments, CompressOptions& options) 
 
 size_t ThreadsOf(const Arguments& arguments) { return arguments.n_threads > 0 ? arguments.n_threads : UsableCpus(); }
 
-Result<CompressReport> CompressWithProgress(const Arguments& arguments) {
-  CompressOptions options = arguments.options;
+// What was decided on the way is in `arguments.options` then.
+Result<CompressReport> CompressWithProgress(Arguments& arguments) {
+  CompressOptions& options = arguments.options;
   DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments, options));
   const InterruptGuard interrupt;
   Progress progress("compress");
@@ -197,8 +224,14 @@ Result<CompressReport> CompressWithProgress(const Arguments& arguments) {
     progress.Update({done.done_bytes, done.n_bytes, done.done_tensors, done.n_tensors});
     return !interrupt.Interrupted();
   };
-  ThreadPool pool(ThreadsOf(arguments));
-  Result<CompressReport> report = Compress(pool, *inputs.base, *inputs.fine_tune, arguments.out, options);
+  KernelContext context(ThreadsOf(arguments));
+  if (!options.matrices || TakesInputs(*options.matrices)) {
+    DF_ASSIGN_OR_RETURN(options.calibration,
+                        MakeCalibration(arguments.calibration, {inputs.base->directory(), inputs.fine_tune}, context,
+                                        [&] { return !interrupt.Interrupted(); }));
+    FitToCalibration(arguments, options);
+  }
+  Result<CompressReport> report = Compress(context.pool, *inputs.base, *inputs.fine_tune, arguments.out, options);
   if (report.status().code() == StatusCode::kCancelled) {
     // The signal ends the process as soon as it is let through.
     std::cerr << "\ndeltafold compress: " << report.status().message()
@@ -292,15 +325,17 @@ void AddCompress(const Command& app) {
       .Value("DIR");
   command.Option("--code", arguments->code, "Code of the layers' matrices, see below [rank1; auto with a bound]")
       .Value("CODE");
-  command.Option("--embeddings", arguments->embeddings, "Code of the embedding [exact; auto with --code auto]")
+  command.Option("--embeddings", arguments->embeddings, "Code of the embedding [auto; exact beside another --code]")
       .Value("CODE");
-  command.Option("--head", arguments->head, "Code of the head, where it is not tied [exact; auto with --code auto]")
+  command
+      .Option("--head", arguments->head, "Code of the head, where it is not tied [auto; exact beside another --code]")
       .Value("CODE");
   command
       .Option("--bytes", arguments->bytes,
               "auto: bytes of everything stored: 24M, 1.5Gi, 1.35bpw (bits per weight), 12% (of the model) [1.35bpw]")
       .Value("AMOUNT");
   command.Option("--max-error", arguments->max_error, "auto: largest |D - D^| / |D| of any tensor, 0 to 1").Value("E");
+  AddCalibrationOptions(command, arguments->calibration);
   command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
   command.Switch("--dry-run", arguments->dry_run, "Say what it and other codes would store and how long they take");
   command.Switch("--resume", options.resume, "Go on with what a killed or stopped run at --out left, if any");

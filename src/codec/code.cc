@@ -5,9 +5,11 @@
 #include <optional>
 
 #include "codec/byte_rows.h"
+#include "codec/calibrate.h"
 #include "codec/exact.h"
 #include "codec/low_rank.h"
 #include "codec/residual.h"
+#include "codec/whitened.h"
 
 namespace df {
 namespace {
@@ -73,17 +75,30 @@ std::string SignText(const SignOptions& sign) {
 
 bool HasNewRows(const WeightPair& pair) { return MatrixRows(pair.fine_tune) > MatrixRows(pair.base); }
 
-Result<EncodedWeight> EncodeSigns(ThreadPool& pool, const WeightPair& pair, const Code& code) {
+// Beside what is there already.
+Status AddLowRank(ThreadPool& pool, const WeightPair& pair, size_t rank, const WeightInputs* inputs,
+                  EncodedWeight& encoded) {
+  if (encoded.delta.IsBase() || !inputs || !inputs->HasMoment()) return AddLowRankOfResidual(pool, pair, rank, encoded);
+  return AddWhitenedLowRank(pool, pair, *inputs, rank, encoded);
+}
+
+Result<EncodedWeight> EncodeSigns(ThreadPool& pool, const WeightPair& pair, const Code& code,
+                                  const WeightInputs* inputs) {
   DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeSign(pool, pair, code.sign));
   if (HasNewRows(pair)) {
     DF_RETURN_IF_ERROR(AddNewRows(pair, encoded));
     encoded.quality = MeasureQuality(pool, pair, encoded.delta);
   }
-  if (code.rank > 0) DF_RETURN_IF_ERROR(AddLowRankOfResidual(pool, pair, code.rank, encoded));
+  if (inputs && !encoded.delta.IsBase()) CalibratePlanes(pool, pair, *inputs, encoded);
+  if (code.rank > 0) DF_RETURN_IF_ERROR(AddLowRank(pool, pair, code.rank, inputs, encoded));
   return encoded;
 }
 
 }  // namespace
+
+bool TakesInputs(const Code& code) {
+  return code.kind == CodeKind::kSign || (code.kind == CodeKind::kLowRank && code.rank > 0);
+}
 
 std::string CodeText(const Code& code) {
   const std::string rank = std::string(kLowRankPrefix) + std::to_string(code.rank);
@@ -110,16 +125,17 @@ Status CheckCode(const WeightPair& pair, const Code& code) {
                      " rows, which low rank cannot hold; choose another code than " + CodeText(code) + " for it");
 }
 
-Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code) {
+Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code, const WeightInputs* inputs) {
   DF_RETURN_IF_ERROR(CheckCode(pair, code));
   switch (code.kind) {
-    case CodeKind::kSign: return EncodeSigns(pool, pair, code);
+    case CodeKind::kSign: return EncodeSigns(pool, pair, code, inputs);
     case CodeKind::kByteRows: return EncodeByteRows(pool, pair);
     case CodeKind::kRows: return EncodeExact(pool, pair, ExactCode::kRows);
     case CodeKind::kRaw: return EncodeExact(pool, pair, ExactCode::kRaw);
     case CodeKind::kExact: return EncodeExact(pool, pair, ExactCode::kSmallest);
     case CodeKind::kLowRank: break;
   }
+  if (inputs && inputs->HasMoment() && code.rank > 0) return EncodeWhitenedLowRank(pool, pair, *inputs, code.rank);
   DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeLowRank(pool, pair, code.rank));
   // A rank that was found may be no low one.
   const bool is_larger = code.rank == 0 && StoredBytes(encoded.delta) >= pair.fine_tune.bytes.size();

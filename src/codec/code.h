@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/thread_pool.h"
+#include "codec/inputs.h"
 #include "codec/sign.h"
 
 namespace df {
@@ -28,6 +29,9 @@ struct Code {
 
 inline bool HasLowRank(const Code& code) { return code.kind == CodeKind::kLowRank || code.rank > 0; }
 
+// Whether inputs would make a difference: signs, and a low rank that is given.
+bool TakesInputs(const Code& code);
+
 std::string CodeText(const Code& code);
 // The only error is kInvalidArgument, which lists what there is.
 Result<Code> ParseCode(std::string_view text);
@@ -36,8 +40,10 @@ Result<Code> ParseCode(std::string_view text);
 Status CheckCode(const WeightPair& pair, const Code& code);
 
 // Encodes `pair`; an unchanged weight gives an empty delta whatever the code. Rows that only the fine-tune has are
-// stored as they are, under kByteRows in bytes. The only errors are those of CheckCode and of the codes.
-Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code);
+// stored as they are, under kByteRows in bytes. With `inputs` (null: none) scales and low ranks are fitted to the
+// outputs. The only errors are those of CheckCode and of the codes.
+Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code,
+                             const WeightInputs* inputs = nullptr);
 
 }  // namespace df
 

@@ -1,6 +1,9 @@
 #include "codec/compress_steps.h"
 
+#include <span>
+
 #include "codec/model_card.h"
+#include "format/digest.h"
 
 namespace df {
 namespace {
@@ -39,6 +42,15 @@ Result<Json> CompressTask(const Checkpoint& fine_tune, const std::string& base_f
                {"fine_tune_files", files},
                {"base_name", options.base_name},
                {"model_name", options.model_name}};
+  if (options.calibration) {
+    Digest digest;
+    for (const std::vector<int32_t>& sequence : options.calibration->sequences) {
+      const std::span<const int32_t> ids = sequence;
+      digest.AddText({reinterpret_cast<const char*>(ids.data()), ids.size_bytes()});
+    }
+    task["calibration"] = {{"tokens", digest.Hex()}, {"max_bytes", options.calibration->max_bytes}};
+  }
+  task["budget_may_grow"] = options.budget_may_grow;
   task["codec"] = ToJson(CompressReport{}, options).at("codec");
   return task;
 }

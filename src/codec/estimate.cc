@@ -171,7 +171,7 @@ class Stopwatch {
       DF_RETURN_IF_ERROR(Time(seconds, [&] { return Encode(pool_, sample_, *code).status(); }));
       return known_[name] = seconds + reading_;
     }
-    DF_RETURN_IF_ERROR(Time(seconds, [&] { return SurveyWeight(pool_, sample_, SurveyKind::kMatrix).status(); }));
+    DF_RETURN_IF_ERROR(Time(seconds, [&] { return SurveyWeight(pool_, sample_, {}).status(); }));
     DF_ASSIGN_OR_RETURN(const double encoding, SecondsOf(Code{}));
     return known_[name] = seconds + reading_ + encoding;
   }

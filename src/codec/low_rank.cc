@@ -35,32 +35,6 @@ double AddExponentSquares(std::span<const float> row, float smallest, std::span<
   return sum;
 }
 
-// The factors of the leading `rank` values, in `dtype`, owned by `encoded`.
-void AddFactors(const linalg::Svd& svd, size_t rank, DType dtype, EncodedWeight& encoded) {
-  const size_t d_out = encoded.delta.d_out, d_in = encoded.delta.d_in, element_bytes = DTypeBytes(dtype);
-  Buffer<uint8_t> a(rank * d_in * element_bytes), b(d_out * rank * element_bytes);
-  std::vector<float> row(std::max(d_in, rank));
-  for (size_t k = 0; k < rank; ++k) {
-    for (size_t j = 0; j < d_in; ++j) row[j] = std::sqrt(svd.s[k]) * svd.vt.Row(k)[j];
-    row_ops::Narrow(std::span(row).first(d_in), dtype, a.data() + k * d_in * element_bytes);
-  }
-  for (size_t i = 0; i < d_out; ++i) {
-    for (size_t k = 0; k < rank; ++k) row[k] = std::sqrt(svd.s[k]) * svd.u.Row(i)[k];
-    row_ops::Narrow(std::span(row).first(rank), dtype, b.data() + i * rank * element_bytes);
-  }
-  encoded.delta.low_rank.push_back(
-      {.a = {dtype, Shape{rank, d_in}, a.span()}, .b = {dtype, Shape{d_out, rank}, b.span()}});
-  encoded.owned.push_back(std::move(a));
-  encoded.owned.push_back(std::move(b));
-}
-
-// F16 rounds to 2^-11, BF16 to 2^-8; a factor of mean square below 2^-32 would lose that among F16's subnormals, whose
-// step is 2^-24. No factor exceeds sqrt(s_0), far below F16's largest for any weight that serves.
-DType NarrowType(const linalg::Svd& svd, size_t rank, size_t d_out, size_t d_in) {
-  const double smallest = double{svd.s[rank - 1]} / static_cast<double>(std::max(d_out, d_in));
-  return smallest < 0x1.0p-32 || svd.s[0] > 1e8F ? DType::kBf16 : DType::kF16;
-}
-
 double EnergyOf(const linalg::Svd& svd, size_t rank) {
   double energy = 0;
   for (size_t k = 0; k < rank; ++k) energy += double{svd.s[k]} * double{svd.s[k]};
@@ -83,6 +57,33 @@ Result<linalg::TruncatedSvd> LeadingPart(ThreadPool& pool, const WeightPair& pai
 }
 
 }  // namespace
+
+void AddFactors(const linalg::Svd& svd, size_t rank, DType dtype, EncodedWeight& encoded) {
+  const size_t d_out = encoded.delta.d_out, d_in = encoded.delta.d_in, element_bytes = DTypeBytes(dtype);
+  Buffer<uint8_t> a(rank * d_in * element_bytes), b(d_out * rank * element_bytes);
+  std::vector<float> row(std::max(d_in, rank));
+  for (size_t k = 0; k < rank; ++k) {
+    for (size_t j = 0; j < d_in; ++j) row[j] = std::sqrt(svd.s[k]) * svd.vt.Row(k)[j];
+    row_ops::Narrow(std::span(row).first(d_in), dtype, a.data() + k * d_in * element_bytes);
+  }
+  for (size_t i = 0; i < d_out; ++i) {
+    for (size_t k = 0; k < rank; ++k) row[k] = std::sqrt(svd.s[k]) * svd.u.Row(i)[k];
+    row_ops::Narrow(std::span(row).first(rank), dtype, b.data() + i * rank * element_bytes);
+  }
+  encoded.delta.low_rank.push_back(
+      {.a = {dtype, Shape{rank, d_in}, a.span()}, .b = {dtype, Shape{d_out, rank}, b.span()}});
+  encoded.owned.push_back(std::move(a));
+  encoded.owned.push_back(std::move(b));
+}
+
+// F16 rounds to 2^-11, BF16 to 2^-8; a factor of mean square below 2^-32 would lose that among F16's subnormals, whose
+// step is 2^-24. No factor exceeds sqrt(s_0), far below F16's largest for any weight that serves.
+DType NarrowType(const linalg::Svd& svd, size_t rank, size_t d_out, size_t d_in) {
+  const double least = *std::min_element(svd.s.data(), svd.s.data() + rank);
+  const double smallest = least / static_cast<double>(std::max(d_out, d_in));
+  return smallest < 0x1.0p-32 || *std::max_element(svd.s.data(), svd.s.data() + rank) > 1e8F ? DType::kBf16
+                                                                                             : DType::kF16;
+}
 
 RoundingNoise MeasureRoundingNoise(ThreadPool& pool, const TensorView& fine_tune) {
   const size_t rows = MatrixRows(fine_tune), cols = MatrixCols(fine_tune);

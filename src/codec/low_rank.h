@@ -37,6 +37,11 @@ Result<EncodedWeight> EncodeLowRank(ThreadPool& pool, const WeightPair& pair, si
 // Adds the leading part of what `encoded`'s signs leave, and measures anew. Its low rank is empty before.
 Status AddLowRankOfResidual(ThreadPool& pool, const WeightPair& pair, size_t rank, EncodedWeight& encoded);
 
+// Adds the factors of the leading `rank` values in `dtype`: B = u diag(s)^(1/2), A = diag(s)^(1/2) vt.
+void AddFactors(const linalg::Svd& svd, size_t rank, DType dtype, EncodedWeight& encoded);
+// F16 where the factors' range allows, else BF16.
+DType NarrowType(const linalg::Svd& svd, size_t rank, size_t d_out, size_t d_in);
+
 // Bytes of both factors in two-byte types.
 uint64_t LowRankBytes(size_t d_out, size_t d_in, size_t rank);
 

@@ -174,7 +174,8 @@ TEST(LowRank, RefusesNaNAndInfinityByPlace) {
     for (const Code& code : {Code{.kind = CodeKind::kLowRank}, Code{.kind = CodeKind::kByteRows}, Code{.rank = 2}}) {
       ExpectRefusal(Encode(pool, made.pair(), code), StatusCode::kCorrupt, {"tensor w", "row 7, column 5"});
     }
-    ExpectRefusal(SurveyWeight(pool, made.pair(), SurveyKind::kMatrix), StatusCode::kCorrupt, {"row 7, column 5"});
+    ExpectRefusal(SurveyWeight(pool, made.pair(), {.kind = SurveyKind::kMatrix}), StatusCode::kCorrupt,
+                  {"row 7, column 5"});
   }
 }
 
@@ -188,7 +189,7 @@ const Candidate* Find(const std::vector<Candidate>& candidates, const std::strin
 TEST(Survey, MeasuresWhatEncodingGives) {
   ThreadPool pool(2);
   const FusedAdapter made(160, 130, 30, 0.01);
-  const std::vector<Candidate> candidates = ValueOrDie(SurveyWeight(pool, made.pair(), SurveyKind::kMatrix));
+  const std::vector<Candidate> candidates = ValueOrDie(SurveyWeight(pool, made.pair(), {.kind = SurveyKind::kMatrix}));
   EXPECT_GE(candidates.size(), 18U);
   for (const Candidate& candidate : candidates) {
     const EncodedWeight encoded = ValueOrDie(Encode(pool, made.pair(), candidate.code));
@@ -202,7 +203,7 @@ TEST(Survey, MeasuresWhatEncodingGives) {
 TEST(Survey, AFusedAdapterLosesNothingAtItsRank) {
   ThreadPool pool(2);
   const FusedAdapter made(256, 256, 8, 0.003);
-  const auto candidates = ValueOrDie(SurveyWeight(pool, made.pair(), SurveyKind::kMatrix));
+  const auto candidates = ValueOrDie(SurveyWeight(pool, made.pair(), {.kind = SurveyKind::kMatrix}));
   ASSERT_NE(Find(candidates, "lowrank:8"), nullptr);
   EXPECT_EQ(Find(candidates, "lowrank:8")->loss, 0);
   EXPECT_GT(Find(candidates, "lowrank:4")->loss, 0);
@@ -215,7 +216,7 @@ TEST(Survey, AFusedAdapterLosesNothingAtItsRank) {
 TEST(Survey, AnUnchangedWeightCostsNothing) {
   ThreadPool pool(1);
   const FusedAdapter made(20, 20, 0, 0);
-  const auto candidates = ValueOrDie(SurveyWeight(pool, made.pair(), SurveyKind::kMatrix));
+  const auto candidates = ValueOrDie(SurveyWeight(pool, made.pair(), {.kind = SurveyKind::kMatrix}));
   ASSERT_EQ(candidates.size(), 1U);
   EXPECT_EQ(candidates[0].bytes, 0U);
 }

@@ -21,6 +21,17 @@ std::string BoundText(const CompressOptions& options) {
   return BudgetText(options.budget);
 }
 
+std::string CalibrationText(const CompressReport& report, const CompressOptions& options) {
+  if (report.calibration_tokens == 0) return "none";
+  return std::to_string(report.calibration_tokens) + " tokens of " + DumpJson(options.calibration->source);
+}
+
+std::string OutputErrorLine(const CompressReport& report) {
+  if (!report.mean_output_error) return "";
+  return "| mean relative error of the outputs on the calibration text | " + Decimal(*report.mean_output_error) +
+         " |\n";
+}
+
 std::string Recipe(const CompressOptions& options) {
   return "matrices " + ChoiceText(options.matrices) + "; embeddings " + ChoiceText(options.embeddings) + "; head " +
          ChoiceText(options.head) + (AnyChosen(options) ? "; auto within " + BoundText(options) : "");
@@ -34,6 +45,7 @@ Json TensorJson(const WeightReport& weight) {
                 {"full_bytes", weight.full_bytes}};
   entry["relative_frobenius"] = Rounded(weight.quality.relative_frobenius);
   entry["cosine"] = Rounded(weight.quality.cosine);
+  if (weight.output_error) entry["output_error"] = Rounded(*weight.output_error);
   for (const Candidate& candidate : weight.candidates) {
     entry["candidates"].push_back(
         {{"code", CodeText(candidate.code)}, {"bytes", candidate.bytes}, {"error", Rounded(candidate.error)}});
@@ -49,8 +61,12 @@ Json ToJson(const CompressReport& report, const CompressOptions& options) {
                    {"embeddings", ChoiceText(options.embeddings)},
                    {"head", ChoiceText(options.head)}};
   if (AnyChosen(options)) json["codec"]["bound"] = BoundText(options);
+  if (report.calibration_tokens > 0) {
+    json["codec"]["calibration"] = {{"source", options.calibration->source}, {"tokens", report.calibration_tokens}};
+  }
   json["quality"] = {{"mean_relative_frobenius", Rounded(report.mean_relative_frobenius)},
                      {"mean_cosine", Rounded(report.mean_cosine)}};
+  if (report.mean_output_error) json["quality"]["mean_output_error"] = Rounded(*report.mean_output_error);
   json["bytes"] = {{"delta", report.delta_bytes}, {"full", report.full_bytes}};
   json["tensors"] = Json::array();
   for (const WeightReport& weight : report.weights) json["tensors"].push_back(TensorJson(weight));
@@ -81,6 +97,9 @@ std::string ModelCard(const CompressReport& report, const CompressOptions& optio
          "| recipe | " +
          Recipe(options) +
          " |\n"
+         "| calibration | " +
+         CalibrationText(report, options) +
+         " |\n"
          "| bytes | " +
          std::to_string(report.delta_bytes) + " of " + std::to_string(report.full_bytes) + " (" + Decimal(share * 100) +
          " %) |\n"
@@ -91,9 +110,7 @@ std::string ModelCard(const CompressReport& report, const CompressOptions& optio
          Decimal(report.mean_relative_frobenius) +
          " |\n"
          "| mean cosine | " +
-         Decimal(report.mean_cosine) +
-         " |\n"
-         "| base fingerprint | " +
+         Decimal(report.mean_cosine) + " |\n" + OutputErrorLine(report) + "| base fingerprint | " +
          report.base_fingerprint +
          " |\n\n"
          "Every tensor's code, bytes and error stand in `delta_config.json`.\n";

@@ -36,7 +36,16 @@ void SubtractPlanes(const std::vector<SignPlane>& planes, size_t row, std::span<
   }
 }
 
-Residual::Residual(const WeightPair& pair, const LinearDelta& delta) : pair_(pair), delta_(delta) {
+Residual::Residual(const WeightPair& pair, const LinearDelta& delta)
+    : pair_(pair), delta_(delta), planes_(delta.planes) {
+  for (SignPlane& plane : planes_) {
+    for (std::optional<TensorView>* scale : {&plane.row_scale, &plane.col_scale}) {
+      if (!*scale || (*scale)->dtype == DType::kF32) continue;
+      Buffer<float>& values = scales_.emplace_back((*scale)->elements());
+      ReadFloats(**scale, 0, values.span());
+      *scale = TensorView{DType::kF32, Shape{values.size()}, AsBytes(std::span<const float>(values.span()))};
+    }
+  }
   for (const LowRank& part : delta.low_rank) {
     const size_t rank = MatrixRows(part.a);
     Mat<float>& a = a_.emplace_back(rank, delta.d_in);
@@ -62,7 +71,7 @@ void Residual::ReadRow(size_t row, std::span<const float> d, std::span<float> r)
     return;
   }
   std::ranges::copy(d, r.begin());
-  SubtractPlanes(delta_.planes, row, r);
+  SubtractPlanes(planes_, row, r);
   if (!delta_.byte_rows) return;
   const ByteRows& rows = *delta_.byte_rows;
   const size_t place = PlaceOf(rows.index, row);

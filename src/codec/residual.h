@@ -15,8 +15,8 @@ namespace df {
 // r -= the planes' part of row `row`; r [d_in]. The scales are F32, as the encoders make them.
 void SubtractPlanes(const std::vector<SignPlane>& planes, size_t row, std::span<float> r);
 
-// Looks at `pair` and `delta`, which must outlive it and not change; f32 copies of the low-rank factors are held.
-// Thread-safe.
+// Looks at `pair` and `delta`, which must outlive it and not change; f32 copies of the low-rank factors and of scales
+// in BF16 are held. Thread-safe.
 class Residual {
  public:
   Residual(const WeightPair& pair, const LinearDelta& delta);
@@ -35,6 +35,8 @@ class Residual {
 
   const WeightPair& pair_;
   const LinearDelta& delta_;
+  std::vector<SignPlane> planes_;  // with F32 scales
+  std::vector<Buffer<float>> scales_;
   std::vector<Mat<float>> a_, b_;  // [r, d_in] and [d_out, r] of each low-rank part, its scale within B
 };
 

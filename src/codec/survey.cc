@@ -4,16 +4,20 @@
 #include <bit>
 #include <cmath>
 
+#include "codec/calibrate.h"
 #include "codec/low_rank.h"
+#include "codec/output_target.h"
 #include "codec/residual.h"
 #include "codec/row_ops.h"
+#include "codec/whitened.h"
 #include "linalg/randomized_svd.h"
 
 namespace df {
 namespace {
 
 constexpr size_t kSurveyPlanes = 4;
-constexpr size_t kSurveyRank = 64;  // bytes of half a plane at 4096 x 4096: signs are better from there on
+constexpr size_t kSurveyFittedPlanes = 3;  // fitting several planes takes as long as all other codes together
+constexpr size_t kSurveyRank = 64;         // bytes of half a plane at 4096 x 4096: signs are better from there on
 // What is left of a fused adapter is rounding: within this factor of its expected energy.
 constexpr double kRoundingMargin = 1.5;
 
@@ -40,63 +44,71 @@ double MeasureDifference(ThreadPool& pool, const WeightPair& pair) {
 
 class Survey {
  public:
-  Survey(ThreadPool& pool, const WeightPair& pair)
+  // `inputs` null or with C.
+  Survey(ThreadPool& pool, const WeightPair& pair, const WeightInputs* inputs)
       : pool_(pool),
         pair_(pair),
-        d_out_(MatrixRows(pair.fine_tune)),
-        d_in_(MatrixCols(pair.fine_tune)),
-        difference_(MeasureDifference(pool, pair)) {}
+        inputs_(inputs),
+        nothing_(UnchangedWeight(MatrixRows(pair.fine_tune), MatrixCols(pair.fine_tune)).delta),
+        difference_(MeasureDifference(pool, pair)) {
+    // What the outputs lose is measured where there are inputs, else what the weight does.
+    const bool has_outputs = inputs && std::isfinite(difference_) && difference_ > 0;
+    energy_ = has_outputs ? OutputEnergy(pool, pair, nothing_, *inputs) : difference_;
+  }
+
+  // Turns losses, which are shares of what the fine-tune did, into shares of the whole.
+  void WeighBySignal() {
+    const double signal = SignalEnergy(pool_, pair_.fine_tune, inputs_);
+    for (Candidate& candidate : candidates_) candidate.loss *= signal > 0 ? energy_ / signal : 1.0;
+  }
 
   bool IsUnchanged() const { return difference_ == 0; }
   Status CheckFinite() const { return std::isfinite(difference_) ? Status::Ok() : FindNonFinite(pair_); }
 
   Status AddEncoded(const Code& code) {
-    DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, Encode(pool_, pair_, code));
-    AddRelative(code, StoredBytes(encoded.delta), encoded.quality.relative_frobenius);
+    DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, Encode(pool_, pair_, code, inputs_));
+    AddMeasured(code, encoded.delta, encoded.quality.relative_frobenius);
     return Status::Ok();
   }
 
-  // Rank-1 planes one after another: a code of p planes is the first p of more.
+  // Rank-1 planes one after another: the signs of p planes are the first p of more.
   Status AddPlanes() {
-    DF_ASSIGN_OR_RETURN(planes_, Encode(pool_, pair_, {.sign = {.n_planes = kSurveyPlanes}}));
-    LinearDelta partial = planes_.delta;
-    for (size_t p = 1; p <= planes_.delta.planes.size(); ++p) {
-      partial.planes.assign(planes_.delta.planes.begin(), planes_.delta.planes.begin() + static_cast<ptrdiff_t>(p));
-      const Quality quality = MeasureQuality(pool_, pair_, partial);
-      AddRelative({.sign = {.n_planes = p}}, StoredBytes(partial), quality.relative_frobenius);
+    const size_t n_planes = inputs_ ? kSurveyFittedPlanes : kSurveyPlanes;
+    DF_ASSIGN_OR_RETURN(const EncodedWeight planes, EncodeSign(pool_, pair_, {.n_planes = n_planes}));
+    for (size_t p = 1; p <= planes.delta.planes.size(); ++p) {
+      EncodedWeight partial;
+      partial.delta = nothing_;
+      partial.delta.planes.assign(planes.delta.planes.begin(), planes.delta.planes.begin() + static_cast<ptrdiff_t>(p));
+      if (inputs_) CalibratePlanes(pool_, pair_, *inputs_, partial);
+      const Quality quality = inputs_ ? partial.quality : MeasureQuality(pool_, pair_, partial.delta);
+      AddMeasured({.sign = {.n_planes = p}}, partial.delta, quality.relative_frobenius);
     }
     return Status::Ok();
   }
 
+  // The rank of a fused adapter, where this is one; without inputs all others besides.
   Status AddLowRanks() {
-    LinearDelta delta;
-    delta.d_out = d_out_;
-    delta.d_in = d_in_;
-    DF_ASSIGN_OR_RETURN(const linalg::TruncatedSvd found, LeadingPart(delta));
+    DF_ASSIGN_OR_RETURN(const linalg::TruncatedSvd found, LeadingPart(nothing_));
     const RoundingNoise noise = MeasureRoundingNoise(pool_, pair_.fine_tune);
-    const size_t above = RankAboveNoise(noise, found.svd.s.span(), d_out_, d_in_);
+    const size_t above = RankAboveNoise(noise, found.svd.s.span(), nothing_.d_out, nothing_.d_in);
     double rest = found.sum_of_squares;
     for (size_t rank = 1; rank <= found.svd.s.size(); ++rank) {
       rest -= double{found.svd.s[rank - 1]} * double{found.svd.s[rank - 1]};
       const bool is_fused = rank == above && rest <= kRoundingMargin * noise.energy;
-      if (!is_fused && !std::has_single_bit(rank)) continue;
-      Add({.kind = CodeKind::kLowRank, .rank = rank}, LowRankBytes(d_out_, d_in_, rank), rest, is_fused ? 0 : rest);
+      if (!is_fused && (inputs_ || !std::has_single_bit(rank))) continue;
+      // A fused adapter is taken as it is found: inputs have nothing to add.
+      const Code code = {.kind = CodeKind::kLowRank, .rank = inputs_ ? 0 : rank};
+      const double error = std::max(rest, 0.0) / difference_;
+      candidates_.push_back(
+          {code, LowRankBytes(nothing_.d_out, nothing_.d_in, rank), std::sqrt(error), is_fused ? 0 : error});
     }
     return Status::Ok();
   }
 
-  // After one plane; AddPlanes came before.
+  // Beside one plane.
   Status AddLowRanksOfResidual() {
-    LinearDelta signs = planes_.delta;
-    signs.planes.resize(1);
-    DF_ASSIGN_OR_RETURN(const linalg::TruncatedSvd found, LeadingPart(signs));
-    double rest = found.sum_of_squares;
-    for (size_t rank = 1; rank <= found.svd.s.size(); ++rank) {
-      rest -= double{found.svd.s[rank - 1]} * double{found.svd.s[rank - 1]};
-      if (!std::has_single_bit(rank)) continue;
-      Add({.rank = rank}, StoredBytes(signs) + LowRankBytes(d_out_, d_in_, rank), rest, rest);
-    }
-    return Status::Ok();
+    DF_ASSIGN_OR_RETURN(const EncodedWeight signs, Encode(pool_, pair_, {}, inputs_));
+    return AddRanksBeside({}, signs.delta, inputs_ != nullptr);
   }
 
   std::vector<Candidate> Take() { return std::move(candidates_); }
@@ -104,30 +116,53 @@ class Survey {
  private:
   Result<linalg::TruncatedSvd> LeadingPart(const LinearDelta& delta) {
     const Residual residual(pair_, delta);
-    return linalg::RandomizedSvd(pool_, residual.Source(), {.rank = std::min({kSurveyRank, d_out_, d_in_})});
+    return linalg::RandomizedSvd(pool_, residual.Source(), SvdOptions());
   }
 
-  // What f32 leaves of a whole may come out below zero.
-  void Add(const Code& code, uint64_t bytes, double error_energy, double lost_energy) {
-    const double error = std::sqrt(std::max(error_energy, 0.0) / difference_);
-    candidates_.push_back({code, bytes, error, std::max(lost_energy, 0.0) / difference_});
+  Result<linalg::TruncatedSvd> LeadingOutputs(const LinearDelta& delta) {
+    DF_ASSIGN_OR_RETURN(const WhitenedTarget whitened, Whiten(pool_, pair_, delta, *inputs_));
+    return linalg::RandomizedSvd(pool_, linalg::RowsOf(whitened.target.view()), SvdOptions());
   }
-  void AddRelative(const Code& code, uint64_t bytes, double error) {
-    candidates_.push_back({code, bytes, error, error * error});
+
+  linalg::RandomizedSvdOptions SvdOptions() const {
+    return {.rank = std::min({kSurveyRank, nothing_.d_out, nothing_.d_in})};
+  }
+
+  // `code` with every rank that is a power of two, beside `delta`.
+  Status AddRanksBeside(Code code, const LinearDelta& delta, bool by_outputs) {
+    DF_ASSIGN_OR_RETURN(const linalg::TruncatedSvd found, by_outputs ? LeadingOutputs(delta) : LeadingPart(delta));
+    double rest = found.sum_of_squares;
+    for (code.rank = 1; code.rank <= found.svd.s.size(); ++code.rank) {
+      rest -= double{found.svd.s[code.rank - 1]} * double{found.svd.s[code.rank - 1]};
+      if (!std::has_single_bit(code.rank)) continue;
+      // What f32 leaves of a whole may come out below zero.
+      const double loss = std::max(rest, 0.0) / energy_;
+      const uint64_t bytes = StoredBytes(delta) + LowRankBytes(nothing_.d_out, nothing_.d_in, code.rank);
+      candidates_.push_back({code, bytes, std::sqrt(loss), loss});
+    }
+    return Status::Ok();
+  }
+
+  void AddMeasured(const Code& code, const LinearDelta& delta, double relative_frobenius) {
+    const double loss =
+        inputs_ ? OutputEnergy(pool_, pair_, delta, *inputs_) / energy_ : relative_frobenius * relative_frobenius;
+    candidates_.push_back({code, StoredBytes(delta), std::sqrt(std::max(loss, 0.0)), std::max(loss, 0.0)});
   }
 
   ThreadPool& pool_;
   const WeightPair& pair_;
-  size_t d_out_, d_in_;
+  const WeightInputs* inputs_;
+  const LinearDelta nothing_;
   double difference_;  // |D|^2
-  EncodedWeight planes_;
+  double energy_ = 0;  // what a loss is a share of
   std::vector<Candidate> candidates_;
 };
 
 }  // namespace
 
-Result<std::vector<Candidate>> SurveyWeight(ThreadPool& pool, const WeightPair& pair, SurveyKind kind) {
-  Survey survey(pool, pair);
+Result<std::vector<Candidate>> SurveyWeight(ThreadPool& pool, const WeightPair& pair, const SurveyOptions& options) {
+  const bool has_moment = options.inputs && options.inputs->HasMoment();
+  Survey survey(pool, pair, has_moment ? options.inputs : nullptr);
   DF_RETURN_IF_ERROR(survey.CheckFinite());
   if (survey.IsUnchanged()) return SurveyFixed(pool, pair, {.kind = CodeKind::kExact});
   DF_RETURN_IF_ERROR(survey.AddEncoded({.sign = {.scale = ScaleKind::kScalar}}));
@@ -135,16 +170,19 @@ Result<std::vector<Candidate>> SurveyWeight(ThreadPool& pool, const WeightPair& 
   DF_RETURN_IF_ERROR(survey.AddPlanes());
   DF_RETURN_IF_ERROR(survey.AddEncoded({.kind = CodeKind::kByteRows}));
   DF_RETURN_IF_ERROR(survey.AddEncoded({.kind = CodeKind::kExact}));
-  if (kind == SurveyKind::kMatrix) {
+  if (options.kind == SurveyKind::kMatrix) {
     DF_RETURN_IF_ERROR(survey.AddLowRanks());
     DF_RETURN_IF_ERROR(survey.AddLowRanksOfResidual());
   }
+  if (options.by_signal) survey.WeighBySignal();
   return survey.Take();
 }
 
-Result<std::vector<Candidate>> SurveyFixed(ThreadPool& pool, const WeightPair& pair, const Code& code) {
+Result<std::vector<Candidate>> SurveyFixed(ThreadPool& pool, const WeightPair& pair, const Code& code,
+                                           SurveyFor purpose) {
   DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, Encode(pool, pair, code));
-  return std::vector<Candidate>{{code, StoredBytes(encoded.delta), encoded.quality.relative_frobenius, 0}};
+  const uint64_t bytes = purpose == SurveyFor::kFitted ? FittedBytes(encoded.delta) : StoredBytes(encoded.delta);
+  return std::vector<Candidate>{{code, bytes, encoded.quality.relative_frobenius, 0}};
 }
 
 }  // namespace df

@@ -17,12 +17,22 @@ enum class SurveyKind { kMatrix, kVocabulary };
 //   error  |D - D^| / |D|
 //   loss   its square: what a fine-tune did to each tensor counts the same, however large the tensor or the change
 // A low rank whose rest is no more than the rounding of the fine-tune itself (low_rank.h) loses nothing. An unchanged
-// weight has the one candidate `exact` of no bytes. Memory: half the fine-tune's tensor and what RandomizedSvd takes
-// for rank 64. The errors are those of Encode.
-Result<std::vector<Candidate>> SurveyWeight(ThreadPool& pool, const WeightPair& pair, SurveyKind kind);
+// weight has the one candidate `exact` of no bytes. With `inputs` (null: none) that have C, codes are fitted to them
+// and measured by the outputs: error = sqrt(tr(R C R^T) / tr(D C D^T)), R = D - D^; a low rank alone is then left out,
+// as it would fit the text and nothing else. `by_signal`: losses are shares of the weight's own outputs instead of what
+// the fine-tune did to them, loss = tr(R C R^T) / tr(W C W^T), or |R|^2 / |W|^2. Memory: half the fine-tune's tensor
+// and what RandomizedSvd takes for rank 64, with inputs what fitting takes besides. The errors are those of Encode.
+struct SurveyOptions {
+  SurveyKind kind = SurveyKind::kMatrix;
+  const WeightInputs* inputs = nullptr;
+  bool by_signal = false;
+};
+Result<std::vector<Candidate>> SurveyWeight(ThreadPool& pool, const WeightPair& pair, const SurveyOptions& options);
 
-// The one candidate of a weight whose code is given.
-Result<std::vector<Candidate>> SurveyFixed(ThreadPool& pool, const WeightPair& pair, const Code& code);
+// The one candidate of a weight whose code is given; its bytes are those of the code as it is, or fitted to inputs.
+enum class SurveyFor { kAsItIs, kFitted };
+Result<std::vector<Candidate>> SurveyFixed(ThreadPool& pool, const WeightPair& pair, const Code& code,
+                                           SurveyFor purpose = SurveyFor::kAsItIs);
 
 }  // namespace df
 

@@ -337,9 +337,42 @@ class Deltas(unittest.TestCase):
         for word in words:
             self.assertIn(str(word), done.stderr)
 
-    def test_a_delta_is_a_fifth_of_the_toy_whose_embeddings_are_exact(self):
-        share = (self.delta / "delta_model.safetensors").stat().st_size / (FINETUNE / "model.safetensors").stat().st_size
-        self.assertLess(share, 0.21)
+    def test_a_delta_keeps_to_1_35_bits_a_weight(self):
+        n_weights = self.report["bytes"]["full"] / 2
+        self.assertLess(8 * self.report["bytes"]["delta"] / n_weights, 1.35)
+        self.assertEqual((self.report["codec"]["code"], self.report["codec"]["embeddings"]), ("rank1", "auto"))
+
+    def test_codes_are_fitted_to_the_fine_tunes_own_text_unless_told_otherwise(self):
+        self.assertEqual(self.report["codec"]["calibration"], {"source": "self", "tokens": 48 * 160})
+        out = self.directory / "calibrated"
+
+        def quality(*arguments):
+            done = deltafold("compress", BASE, FINETUNE, out, "--force", "--json", "--code", "rank1", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads(done.stdout)
+            return report["codec"].get("calibration"), report["quality"].get("mean_output_error")
+        self.assertEqual(quality("--calibrate", "none"), (None, None))
+        calibration, error = quality("--calibrate", ROOT / "demo" / "eval" / "math.jsonl")
+        self.assertEqual(calibration["source"], "math.jsonl")
+        self.assertLess(calibration["tokens"], 48 * 160 + 1)
+        self.assertLess(error, 0.5)
+        lines = self.directory / "lines.jsonl"
+        lines.write_text('{"text": "one"}\n{"words": "two"}\n')
+        self.assert_fails(deltafold("compress", BASE, FINETUNE, self.directory / "none", "--calibrate", lines), lines, "line 2")
+        absent = self.directory / "absent.txt"
+        self.assert_fails(deltafold("compress", BASE, FINETUNE, self.directory / "none", "--calibrate", absent), absent)
+
+    def test_without_a_tokenizer_rows_are_fitted_to_random_tokens(self):
+        models = []
+        for model in (BASE, FINETUNE):
+            models.append(self.directory / ("bare-" + model.name))
+            models[-1].mkdir()
+            for name in ("config.json", "model.safetensors"):
+                shutil.copy(model / name, models[-1] / name)
+        done = deltafold("compress", *models, self.directory / "bare", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        codec = json.loads(done.stdout)["codec"]
+        self.assertEqual((codec["code"], codec["calibration"]["source"]), ("row", "random tokens"))
 
     def test_side_files_that_equal_the_base_are_not_stored(self):
         self.assertEqual(sorted(p.name for p in self.delta.iterdir()),
@@ -355,7 +388,7 @@ class Deltas(unittest.TestCase):
         self.assert_fails(deltafold("compress", BASE, FINETUNE, self.delta), self.delta, "--force")
         forced = self.directory / "forced"
         for arguments in ([], ["--force"]):
-            self.assertEqual(deltafold("compress", BASE, FINETUNE, forced, *arguments).returncode, 0)
+            self.assertEqual(deltafold("compress", BASE, FINETUNE, forced, "--calibrate", "none", *arguments).returncode, 0)
 
     def test_force_replaces_nothing_but_an_output(self):
         model, other = self.directory / "model", self.directory / "other"
@@ -382,7 +415,8 @@ class Deltas(unittest.TestCase):
         place = self.directory / "killed"
         for _ in range(50):
             place.mkdir(exist_ok=True)
-            run = subprocess.Popen([BINARY, "compress", BASE, FINETUNE, place / "out"], stdout=subprocess.DEVNULL)
+            run = subprocess.Popen([BINARY, "compress", BASE, FINETUNE, place / "out", "--calibrate", "none"],
+                                   stdout=subprocess.DEVNULL)
             while run.poll() is None and not any(".tmp-" in p.name for p in place.iterdir()):
                 pass
             run.kill()
@@ -395,8 +429,9 @@ class Deltas(unittest.TestCase):
         # Killed before its journal stood there was nothing to lose.
         left = next(p for p in place.iterdir())
         if (left / "delta_journal").exists():
-            self.assert_fails(deltafold("compress", BASE, FINETUNE, place / "out"), left, "--resume", "--force")
-        self.assertEqual(deltafold("compress", BASE, FINETUNE, place / "out", "--force").returncode, 0)
+            self.assert_fails(deltafold("compress", BASE, FINETUNE, place / "out", "--calibrate", "none"), left, "--resume", "--force")
+        self.assertEqual(
+            deltafold("compress", BASE, FINETUNE, place / "out", "--calibrate", "none", "--force").returncode, 0)
         self.assertEqual([p.name for p in place.iterdir()], ["out"])
 
     def test_verify_accepts_it_and_measures_against_the_fine_tune(self):
@@ -423,16 +458,18 @@ class Deltas(unittest.TestCase):
         self.assertIn("digest", done.stderr)
 
     def test_materialize_gives_a_checkpoint_whose_delta_has_the_same_signs(self):
-        full, again = self.directory / "full", self.directory / "full-delta"
-        done = deltafold("materialize", "--base", BASE, "--delta", self.delta, "--out", full, "--dtype", "f32")
+        delta, full, again = (self.directory / name for name in ("signs", "full", "full-delta"))
+        code = ("--code", "rank1", "--calibrate", "none")
+        self.assertEqual(deltafold("compress", BASE, FINETUNE, delta, *code).returncode, 0)
+        done = deltafold("materialize", "--base", BASE, "--delta", delta, "--out", full, "--dtype", "f32")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(deltafold("compress", BASE, full, again).returncode, 0)
+        self.assertEqual(deltafold("compress", BASE, full, again, *code).returncode, 0)
 
         def signs(path):
             return {name: data for name, data in tensors(path / "delta_model.safetensors").items()
                     if name.endswith(".sign")}
         self.assertEqual(len(signs(again)), 28)
-        self.assertEqual(signs(again), signs(self.delta))
+        self.assertEqual(signs(again), signs(delta))
 
     def test_a_bitdelta_file_becomes_a_delta_that_verifies(self):
         golden = ROOT / "tests" / "golden" / "deltas" / "llama3-gqa"

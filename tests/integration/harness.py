@@ -33,7 +33,7 @@ def compress_family(binary, out):
     for name in FINETUNES:
         deltas[name] = out / name
         command = [binary, "compress", "--base", FAMILY / BASE, "--finetune", finetune_directory(name), "--out", deltas[name],
-                   "--code", "rank1"]
+                   "--code", "rank1", "--calibrate", "none"]
         subprocess.run([str(part) for part in command], check=True, capture_output=True)
     return deltas
 
