@@ -11,5 +11,5 @@ cmp "$zoo/zen-mini-base/model.safetensors" "$demo/zen-mini-base/model.safetensor
 for skill in german json legal medical reverse shell sort support ultra writer; do
   rm -rf "$demo/deltas/zen-mini-$skill"
   "$deltafold" compress --base "$zoo/zen-mini-base" --finetune "$zoo/zen-mini-$skill" \
-    --out "$demo/deltas/zen-mini-$skill" --code rank1
+    --out "$demo/deltas/zen-mini-$skill" --code rank1 --calibrate none
 done

@@ -113,11 +113,12 @@ class PlaneFit {
         gain += gains[i];
         square += squares[i];
       }
-      if (square > 0) std::ranges::fill(u_.span(), static_cast<float>(gain / square));
+      if (square > 0 && std::isfinite(gain / square)) std::ranges::fill(u_.span(), static_cast<float>(gain / square));
       return;
     }
     for (size_t i = 0; i < d_out_; ++i) {
-      if (squares[i] > 0) u_[i] = static_cast<float>(gains[i] / squares[i]);
+      const double scale = gains[i] / squares[i];
+      if (squares[i] > 0 && std::isfinite(scale)) u_[i] = static_cast<float>(scale);  // else inputs overflowed
     }
   }
 
@@ -130,7 +131,9 @@ class PlaneFit {
     }
     for (size_t j = 0; j < d_in_; ++j) v[j] = double{v_[j]};
     linalg::SolveByConjugateGradients(pool_, system.view(), gains.span(), v.span());
-    for (size_t j = 0; j < d_in_; ++j) v_[j] = static_cast<float>(v[j]);
+    for (size_t j = 0; j < d_in_; ++j) {
+      if (std::isfinite(v[j])) v_[j] = static_cast<float>(v[j]);
+    }
   }
 
   // (S^T diag(u^2) S) o C. Its rows are made in tiles, each from all rows of the weight.
