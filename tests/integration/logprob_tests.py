@@ -6,10 +6,11 @@ import math
 import struct
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from client_tests import expect, make_client
-from harness import ADAPTERS, BASE, FAMILY, FINETUNES
+from harness import ADAPTERS, BASE, FAMILY, FINETUNES, http_post
 
 import openai
 
@@ -171,9 +172,12 @@ class LogprobTests:
         self.server.wait_idle()
 
     def test_a_client_that_leaves_an_echo_frees_its_sequences(self):
-        body = json.dumps({**loglikelihood_body(BASE, [[5] * 1500] * 20), "logprobs": 5}).encode()
+        body = json.dumps({**loglikelihood_body(BASE, [[5] * 1500] * 60), "logprobs": 5}).encode()
         with self.server.connect() as connection:
-            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer integration-key\r\n"
-                               b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body)
+            connection.sendall(http_post("/v1/completions", body))
+            deadline = time.monotonic() + 20
+            while self.server.metric("vllm:num_requests_running") == 0:  # left sooner, it might not have begun
+                assert time.monotonic() < deadline, "the prompts were not begun"
+                time.sleep(0.01)
         self.server.wait_idle(20)
         assert self.server.metric("vllm:kv_cache_usage_perc") == 0
