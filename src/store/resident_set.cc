@@ -339,7 +339,7 @@ void ResidentSet::LoadOne(KernelContext& context, CacheId id, std::unique_lock<s
   lock.unlock();
   options.progress = [this](size_t bytes) { return Pace(bytes); };
   Result<std::shared_ptr<const VariantWeights>> weights = Cancelled("nobody refers to it any more");
-  if (generation != nullptr) weights = Pack(context, *generation, was_damaged, std::move(options));
+  if (generation != nullptr) weights = Pack(context, *generation, was_damaged, options);
   generation.reset();  // its end takes the lock
   options.parent.reset();
   lock.lock();
