@@ -2,14 +2,11 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
 #include "base/heap.h"
 #include "base/rng.h"
-#include "server/admin_access.h"
 #include "server/sse.h"
 
 namespace df::server {
@@ -18,19 +15,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 constexpr auto kTuple = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kReadBytes = size_t{16} << 10;
-constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-
-// Whether the connection comes from this machine.
-bool IsLoopback(const asio::ip::tcp::socket& socket) {
-  error_code error;
-  const asio::ip::address address = socket.remote_endpoint(error).address();
-  if (error) return false;
-  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
-    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-  }
-  return address.is_loopback();
-}
 
 // From here on a body and what is made of it are worth giving back: 256 pages, and only a large body has as many.
 constexpr size_t kLargeBodyBytes = size_t{1} << 20;
@@ -251,35 +235,6 @@ void Connection::FinishRequest() {
   state_.options.log(log_);
 }
 
-std::optional<ApiError> Connection::RefusalOfCaller(const RouteMatch& match) const {
-  const ServerOptions& options = state_.options;
-  if (match.access == Access::kAdmin) {
-    return RefuseAdmin(
-        {.keys = options.keys, .allowed_hosts = options.allowed_hosts, .peer_is_loopback = IsLoopback(socket_)},
-        request_);
-  }
-  if (match.access == Access::kKey && !IsUser(options.keys, request_)) return InvalidApiKey();
-  return std::nullopt;
-}
-
-std::optional<HttpResponse> Connection::RefusalBeforeBody(const RouteMatch& match) const {
-  if (const std::optional<ApiError> refusal = RefusalOfCaller(match)) return ErrorResponse(*refusal);
-  if (!match.known_path) return ErrorResponse(RouteNotFound());
-  if (!match.method_allowed) {
-    ApiError error = TransportError(405, "this route takes " + std::string(match.allow));
-    error.code = "method_not_allowed";
-    HttpResponse response = ErrorResponse(error);
-    response.headers.emplace_back("Allow", match.allow);
-    return response;
-  }
-  if (options_.probes_only && !match.is_probe) return ErrorResponse(TransportError(503, "too many connections"));
-  const std::optional<VariantRoot>& root = state_.options.variant_root;
-  if (const auto off = RefuseWhileOff(match.route, root ? &*root : nullptr)) return ErrorResponse(*off);
-  const bool begins_work = IsGeneration(match.route) || IsAdmin(match.route);
-  if (begins_work && state_.draining) return ErrorResponse(ShuttingDown());
-  return std::nullopt;
-}
-
 asio::awaitable<void> Connection::AnswerRoute(RouteMatch match) {
   if (IsGeneration(match.route)) {
     std::string body = std::move(request_.body);
@@ -352,66 +307,6 @@ asio::awaitable<void> Connection::EndStream() {
   if (!request_.http_1_1) co_return;
   std::string last_chunk = "0\r\n\r\n";
   co_await Write(std::move(last_chunk));
-}
-
-void Connection::StartWatching() {
-  watch_wanted_ = true;
-  watching_ = true;
-  asio::co_spawn(socket_.get_executor(), Watch(), asio::detached);
-}
-
-asio::awaitable<void> Connection::Watch() {
-  const auto self = shared_from_this();
-  struct AtEnd {
-    Connection& connection;
-    ~AtEnd() {
-      connection.watching_ = false;
-      connection.signal_.Set();
-    }
-  } at_end{*this};
-  // A client that pipelines more than this is only seen to leave when a write fails.
-  while (watch_wanted_ && input_.size() < state_.options.limits.max_header_bytes) {
-    const size_t before = input_.size();
-    input_.resize(before + kReadBytes);
-    const auto [error, n_bytes] =
-        co_await socket_.async_read_some(asio::buffer(input_.data() + before, kReadBytes), kTuple);
-    input_.resize(before + n_bytes);
-    if (error == asio::error::operation_aborted) break;
-    if (error == asio::error::eof && request_.http_1_1) {  // HTTP/1.0 knows no interim response to ask by
-      co_await AwaitReset();
-      break;
-    }
-    if (error) {
-      gone_ = true;
-      break;
-    }
-  }
-}
-
-asio::awaitable<void> Connection::AwaitReset() {
-  input_ended_ = asking_ = true;
-  signal_.Set();
-  const auto [error] = co_await socket_.async_wait(asio::socket_base::wait_error, kTuple);
-  if (!error) gone_ = true;
-}
-
-asio::awaitable<bool> Connection::WaitForNews() {
-  const bool timed_out = !co_await signal_.Wait(AfterMs(state_.options.limits.comment_interval_ms));
-  const bool ask = std::exchange(asking_, false) || (timed_out && input_ended_);
-  if (ask && !response_started_) {
-    std::string interim(kContinue);
-    co_await Write(std::move(interim));
-  }
-  co_return !timed_out && !(ask && response_started_);
-}
-
-asio::awaitable<void> Connection::StopWatching() {
-  watch_wanted_ = false;
-  if (watching_) {
-    error_code ignored;
-    socket_.cancel(ignored);
-  }
-  while (watching_) co_await signal_.Wait(AfterMs(1000));
 }
 
 asio::awaitable<void> Connection::Linger() {

@@ -87,6 +87,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::awaitable<void> EndStream();
 
  private:
+  static constexpr size_t kReadBytes = size_t{16} << 10;
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+
   boost::asio::awaitable<bool> ServeOne();
   boost::asio::awaitable<bool> ReadHeader();
   boost::asio::awaitable<bool> ReadBody();

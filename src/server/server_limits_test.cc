@@ -296,6 +296,18 @@ TEST_F(ServerLimitsTest, NoticesThatAClientLeavesAfterItEndedWhatItSays) {
   }
 }
 
+// The end of its input is read before the refusal is there, and told of after it.
+TEST_F(ServerLimitsTest, RefusesAClientThatOnlyEndedWhatItSays) {
+  Start();
+  for (int i = 0; i < 50; ++i) {
+    RawClient client(port());
+    client.Send(Post("/v1/chat/completions", "{", "Connection: close\r\n"));
+    client.EndSending();
+    const std::string response = client.ReadAll(RawClient::kPatienceMs / 4);
+    ASSERT_NE(response.find("HTTP/1.1 400 "), std::string::npos) << i << ": " << response;
+  }
+}
+
 TEST_F(ServerLimitsTest, TakesTheEndOfAnHttp10ClientsInputForItsLeave) {
   service_.Add("silent", {.pieces = {}, .hangs = true});
   Start();
