@@ -188,6 +188,11 @@ TEST_F(AdminRoutesTest, PinsUnpinsPrefetchesAndEvicts) {
   const std::string in_use = AskPost("/v1/variants/sql/evict", "{}");
   ExpectStatus(in_use, 409);
   EXPECT_NE(in_use.find(R"("code":"in_use")"), std::string::npos);
+  service_.Add("no-room", {});
+  const std::string no_room = AskPost("/v1/variants/no-room/pin", "");
+  ExpectStatus(no_room, 409);
+  EXPECT_NE(no_room.find(R"("code":"in_use")"), std::string::npos);
+  EXPECT_EQ(no_room.find("Retry-After"), std::string::npos) << "it does not pass by itself";
   ExpectStatus(AskPost("/v1/variants/sql/unpin", "{}"), 200);
   ExpectStatus(AskPost("/v1/variants/sql/evict", ""), 200);
   EXPECT_EQ(Row("sql")["state"], "registered");
@@ -391,6 +396,19 @@ TEST_F(AdminRoutesTest, AnswersForAVariantWhoseLoadFailedWith503AndTheCause) {
       EXPECT_EQ(response.find("/srv"), std::string::npos);
     }
   }
+}
+
+TEST_F(AdminRoutesTest, SaysWhenALoadThatFailedIsTriedAgain) {
+  service_.Add("broken", {.pieces = {}, .failure = Unavailable("generation_gone: its files were changed in place")});
+  service_.scripted_store().Edit("broken", [](VariantStatus& row) {
+    row.state = ResidencyState::kFailed;
+    row.retry_in_ms = 4200;
+  });
+  Start();
+  const std::string response = AskChat("broken");
+  ExpectStatus(response, 503);
+  EXPECT_NE(response.find("Retry-After: 5\r\n"), std::string::npos) << response;
+  EXPECT_NE(response.find(R"("code":"generation_gone")"), std::string::npos) << response;
 }
 
 TEST_F(AdminRoutesTest, LogsWhatIsChangedAndWhyNot) {

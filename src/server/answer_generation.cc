@@ -1,4 +1,5 @@
 // One chat or completion request on its connection: a worker prepares it, then its events go out as they come.
+#include <algorithm>
 #include <boost/asio/awaitable.hpp>
 #include <ctime>
 
@@ -30,9 +31,22 @@ void LogAnswer(Connection& connection, const RunningAnswer& answer) {
   if (answer.failure()) log.cause = answer.failure()->message();
 }
 
+// When a load of the variant is tried again; 1 where it is under way.
+int64_t LoadRetryAfterS(const VariantStore& store, std::string_view name) {
+  for (const VariantStatus& status : store.Statuses()) {
+    if (status.variant->name == name) return std::max<int64_t>(1, (status.retry_in_ms + 999) / 1000);
+  }
+  return 1;
+}
+
 // What ends the answer for another reason than its own end.
 std::optional<ApiError> Interruption(Connection& connection, const RunningAnswer& answer) {
-  if (answer.failure()) return GenerationFailure(*answer.failure(), answer.prepared().variant_name);
+  if (answer.failure()) {
+    const std::string& name = answer.prepared().variant_name;
+    ApiError error = GenerationFailure(*answer.failure(), name);
+    if (error.status == 503) error.retry_after_s = LoadRetryAfterS(connection.state().service.store(), name);
+    return error;
+  }
   if (connection.state().cancelling && !answer.ended()) return ShuttingDown();
   return std::nullopt;
 }
@@ -105,11 +119,13 @@ asio::awaitable<void> AnswerPrepared(Connection& connection, PreparedGeneration 
   } else {
     co_await AnswerWhole(connection, answer);
   }
+  connection.state().ends.Count(clock.NowUs());
   LogAnswer(connection, answer);
 }
 
 asio::awaitable<void> Refuse(Connection& connection, ApiError error) {
   co_await connection.StopWatching();
+  if (error.status == 429) error.retry_after_s = connection.state().RetryAfterS();
   HttpResponse response = ErrorResponse(error);
   if (!connection.gone()) co_await connection.Respond(std::move(response));
 }

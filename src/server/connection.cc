@@ -5,6 +5,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
+#include "base/clock.h"
 #include "base/heap.h"
 #include "base/rng.h"
 #include "server/sse.h"
@@ -37,6 +38,8 @@ void ServerState::ReturnMemorySoon() {
   });
   if (!submitted) returning_memory = false;
 }
+
+int64_t ServerState::RetryAfterS() const { return ends.RetryAfterS(n_requests, SteadyClock().NowUs()); }
 
 bool ServerState::CloseOneIdle() {
   if (idle.empty()) return false;

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "server/admin.h"
+#include "server/end_rate.h"
 #include "server/http_reader.h"
 #include "server/router.h"
 #include "server/server.h"
@@ -38,12 +39,15 @@ struct ServerState {
   bool draining = false;
   bool cancelling = false;  // of what is left after draining
   bool closed = false;      // no further connection or request
+  EndRate ends = {};        // of generations
   uint64_t id_seed = 0, n_ids = 0;
   std::function<void()> on_change;  // a generation or connection ended
 
   std::string NextId();  // 32 hexadecimal digits
   // On a worker, later: what large bodies took goes back to the system.
   void ReturnMemorySoon();
+  // For who is refused since too many wait: when half of what is open will have ended.
+  int64_t RetryAfterS() const;
   // Closes the connection that has been idle longest; false when none is.
   bool CloseOneIdle();
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "store/variant_source.h"
 
 namespace df::server {
 namespace {
@@ -63,7 +64,9 @@ Json ErrorBody(const ApiError& error) {
 
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{.status = error.status, .headers = {}, .body = DumpJson(ErrorBody(error))};
-  if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) {
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_s));
+  }
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
@@ -112,7 +115,7 @@ ApiError GenerationFailure(const Status& status, std::string_view model) {
               .type = "server_error",
               .message = "The model `" + Shortened(model) + "` cannot answer now: " + WithoutPaths(status.message()),
               .param = "",
-              .code = "model_unavailable"};
+              .code = IsGenerationGone(status) ? std::string(kGenerationGone) : "model_unavailable"};
     default: return FromStatus(status);
   }
 }

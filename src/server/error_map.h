@@ -2,6 +2,7 @@
 #ifndef DELTAFOLD_SERVER_ERROR_MAP_H_
 #define DELTAFOLD_SERVER_ERROR_MAP_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,8 +18,9 @@ struct ApiError {
   int status = 400;
   std::string type = "invalid_request_error";
   std::string message;
-  std::string param;  // "" = null
-  std::string code;   // "" = null
+  std::string param;          // "" = null
+  std::string code;           // "" = null
+  int64_t retry_after_s = 1;  // with 429 and 503
 };
 
 Json ErrorBody(const ApiError& error);
@@ -34,7 +36,7 @@ ApiError FromStatus(const Status& status, std::string param = "");
 std::string WithoutPaths(std::string message, const std::string& directory = "");
 
 // How a generation that was accepted has failed. What is wrong with a variant's files is no fault of this request: 503
-// with the cause.
+// with the cause, as "generation_gone" when they were changed in place.
 ApiError GenerationFailure(const Status& status, std::string_view model);
 
 // A name or path out of a request, as messages repeat it: at most 100 bytes.

@@ -29,6 +29,9 @@ TEST(ErrorMap, AnswersForAVariantThatCannotBeLoadedWithTheCauseAndNoPath) {
     EXPECT_EQ(error.code, "model_unavailable");
     EXPECT_EQ(error.message, "The model `sql` cannot answer now: a.json: bad");
   }
+  const Status gone = Unavailable("the variant \"sql\" cannot be served now: generation_gone: its files were changed");
+  EXPECT_EQ(GenerationFailure(gone, "sql").status, 503);
+  EXPECT_EQ(GenerationFailure(gone, "sql").code, "generation_gone");
   EXPECT_EQ(GenerationFailure(Internal("x"), "sql").status, 500);
   EXPECT_EQ(GenerationFailure(DeadlineExceeded("x"), "sql").status, 504);
 }

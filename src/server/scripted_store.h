@@ -98,6 +98,7 @@ class ScriptedStore final : public VariantStore {
   }
   Status Pin(const std::string& name, const std::string& generation) override {
     return Change(name, generation, [](VariantStatus& row) {
+      if (row.variant->name == "no-room") return ResourceExhausted("needs 9 bytes, the budget is 5");
       row.pinned = true;
       return Status::Ok();
     });

@@ -36,7 +36,10 @@ ApiError Conflict(const Status& status, std::string code) {
 ApiError ActionFailure(const Status& status, const std::string& name) {
   if (IsGenerationMismatch(status)) return Conflict(status, "generation_mismatch");
   if (status.code() == StatusCode::kNotFound) return ModelNotFound(name);
-  if (status.code() == StatusCode::kFailedPrecondition) return Conflict(status, "in_use");
+  // No room beside what is pinned is no overload that passes by itself: clients retry a 429.
+  const bool in_use =
+      status.code() == StatusCode::kFailedPrecondition || status.code() == StatusCode::kResourceExhausted;
+  if (in_use) return Conflict(status, "in_use");
   ApiError error = FromStatus(status);
   error.message = WithoutPaths(std::move(error.message));
   return error;

@@ -56,6 +56,10 @@ Result<std::shared_ptr<Variant>> DescribeVariant(const Variant& under, const Var
 // the files were changed in place since they were opened (kCorrupt when this is the first reading), kResourceExhausted
 // without memory, kInternal when they hold more bytes than info says, and what `progress` answers.
 inline constexpr std::string_view kGenerationGone = "generation_gone";
+// Whether a failure is that one, whatever others have said around it.
+inline bool IsGenerationGone(const Status& status) {
+  return status.code() == StatusCode::kUnavailable && status.message().find(kGenerationGone) != std::string::npos;
+}
 struct PackOptions {
   std::shared_ptr<const VariantWeights> parent = nullptr;
   bool first_reading = false;
