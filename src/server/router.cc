@@ -5,22 +5,17 @@ namespace {
 
 constexpr std::string_view kGet = "GET, HEAD";
 constexpr std::string_view kPost = "POST";
-constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::string_view kVariantPrefix = "/v1/variants/";
 
-struct Entry {
-  std::string_view path;
-  Route route;
-  std::string_view allow;
-  Access access;
-  bool is_probe = false;
-};
-
-constexpr Entry kRoutes[] = {
+constexpr RouteEntry kRoutes[] = {
     {"/v1/chat/completions", Route::kChat, kPost, Access::kKey},
     {"/v1/completions", Route::kCompletions, kPost, Access::kKey},
     {"/v1/models", Route::kModels, kGet, Access::kKey},
+    {"/v1/models/{id}", Route::kModel, kGet, Access::kKey},
     {"/v1/variants", Route::kVariants, kGet, Access::kKey},
+    {"/v1/variants/{name}/pin", Route::kPin, kPost, Access::kAdmin},
+    {"/v1/variants/{name}/unpin", Route::kUnpin, kPost, Access::kAdmin},
+    {"/v1/variants/{name}/prefetch", Route::kPrefetch, kPost, Access::kAdmin},
+    {"/v1/variants/{name}/evict", Route::kEvict, kPost, Access::kAdmin},
     {"/v1/load_lora_adapter", Route::kLoadAdapter, kPost, Access::kAdmin},
     {"/v1/unload_lora_adapter", Route::kUnloadAdapter, kPost, Access::kAdmin},
     {"/load_lora_adapter", Route::kLoadAdapter, kPost, Access::kAdmin},  // SGLang's paths
@@ -30,14 +25,23 @@ constexpr Entry kRoutes[] = {
     {"/ping", Route::kPing, "GET, HEAD, POST", Access::kAnybody, true},
     {"/version", Route::kVersion, kGet, Access::kAnybody, true},
     {"/metrics", Route::kMetrics, kGet, Access::kAnybody, true},
+    {"/openapi.json", Route::kOpenApi, kGet, Access::kAnybody},
 };
 
-// What /v1/variants/{name}/ is followed by.
-constexpr struct {
-  std::string_view action;
-  Route route;
-} kVariantActions[] = {
-    {"/pin", Route::kPin}, {"/unpin", Route::kUnpin}, {"/prefetch", Route::kPrefetch}, {"/evict", Route::kEvict}};
+// Whether `path` is one of `entry`'s; `target` becomes the name in it, if any.
+bool Fits(const RouteEntry& entry, std::string_view path, std::string_view& target) {
+  const size_t begin = entry.path.find('{');
+  if (begin == std::string_view::npos) return path == entry.path;
+  const std::string_view prefix = entry.path.substr(0, begin), suffix = entry.path.substr(entry.path.find('}') + 1);
+  if (path.size() <= prefix.size() + suffix.size()) return false;  // a name has a character at least
+  if (!path.starts_with(prefix) || !path.ends_with(suffix)) return false;
+  target = path.substr(prefix.size(), path.size() - prefix.size() - suffix.size());
+  return true;
+}
+
+}  // namespace
+
+std::span<const RouteEntry> Routes() { return kRoutes; }
 
 bool Allows(std::string_view allow, std::string_view method) {
   while (!allow.empty()) {
@@ -49,39 +53,18 @@ bool Allows(std::string_view allow, std::string_view method) {
   return false;
 }
 
-void Found(Route route, std::string_view allow, Access access, RouteMatch& match) {
-  match.known_path = true;
-  match.route = route;
-  match.allow = allow;
-  match.access = access;
-}
-
-// Paths that hold a name. It may hold slashes, escaped or not: the last part is the action.
-void MatchNamed(std::string_view path, RouteMatch& match) {
-  if (path.starts_with(kModelPrefix) && path.size() > kModelPrefix.size()) {
-    match.target = path.substr(kModelPrefix.size());
-    Found(Route::kModel, kGet, Access::kKey, match);
-  }
-  if (!path.starts_with(kVariantPrefix)) return;
-  const std::string_view rest = path.substr(kVariantPrefix.size());
-  for (const auto& [action, route] : kVariantActions) {
-    if (!rest.ends_with(action) || rest.size() == action.size()) continue;
-    match.target = rest.substr(0, rest.size() - action.size());
-    Found(route, kPost, Access::kAdmin, match);
-  }
-}
-
-}  // namespace
-
 RouteMatch MatchRoute(std::string_view method, std::string_view path) {
   RouteMatch match;
   if (path.starts_with("/v1/") || path == "/v1") match.access = Access::kKey;
-  for (const Entry& entry : kRoutes) {
-    if (entry.path != path) continue;
-    Found(entry.route, entry.allow, entry.access, match);
+  for (const RouteEntry& entry : kRoutes) {
+    if (!Fits(entry, path, match.target)) continue;
+    match.known_path = true;
+    match.route = entry.route;
+    match.allow = entry.allow;
+    match.access = entry.access;
     match.is_probe = entry.is_probe;
+    break;
   }
-  if (!match.known_path) MatchNamed(path, match);
   match.method_allowed = Allows(match.allow, method);
   return match;
 }
@@ -92,6 +75,7 @@ HttpResponse Answer(const RouteContext& context, const RouteMatch& match) {
     case Route::kModel: return AnswerModel(context, match.target);
     case Route::kVariants: return AnswerVariants(context);
     case Route::kMetrics: return AnswerMetrics(context);
+    case Route::kOpenApi: return AnswerOpenApi(context);
     default: return AnswerProbe(context, match.route);
   }
 }

@@ -2,6 +2,7 @@
 #ifndef DELTAFOLD_SERVER_ROUTER_H_
 #define DELTAFOLD_SERVER_ROUTER_H_
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -27,7 +28,8 @@ enum class Route {
   kReady,
   kPing,
   kVersion,
-  kMetrics
+  kMetrics,
+  kOpenApi
 };
 
 // Who may call it.
@@ -36,6 +38,18 @@ enum class Access {
   kKey,    // whoever has a key, of either kind
   kAdmin,  // whoever may change what is served (admin_access.h)
 };
+
+// A row of the table that requests are matched by.
+struct RouteEntry {
+  std::string_view path;  // "{name}" stands for a name, which may hold slashes, escaped or not
+  Route route;
+  std::string_view allow;  // methods, as in the Allow header
+  Access access;
+  bool is_probe = false;
+};
+std::span<const RouteEntry> Routes();
+// Whether `method` is one of `allow`.
+bool Allows(std::string_view allow, std::string_view method);
 
 struct RouteMatch {
   bool known_path = false;
@@ -67,6 +81,7 @@ HttpResponse AnswerModel(const RouteContext& context, std::string_view target);
 HttpResponse AnswerVariants(const RouteContext& context);
 HttpResponse AnswerProbe(const RouteContext& context, Route route);
 HttpResponse AnswerMetrics(const RouteContext& context);
+HttpResponse AnswerOpenApi(const RouteContext& context);
 
 HttpResponse Answer(const RouteContext& context, const RouteMatch& match);
 
