@@ -269,6 +269,17 @@ class StoreLink {
   LiveStore& store_;
 };
 
+void WarnOfOpenDoors(const ServeOptions& options, spdlog::logger& logger) {
+  if (!IsLoopback(options.host) && options.api_keys.empty()) {
+    logger.warn("ANYONE who reaches {} can use this server: set --api-key or listen on 127.0.0.1", options.host);
+  }
+  if (!options.variant_root.empty() && options.api_keys.empty() && options.admin_api_keys.empty()) {
+    logger.warn(
+        "every program of this machine can load and unload variants, and everybody behind a proxy here that does not "
+        "say so: set --admin-api-key");
+  }
+}
+
 Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
@@ -298,9 +309,7 @@ Status Serve(ServeOptions options) {
   const bool v6 = options.host.find(':') != std::string::npos;
   PrintSummary(family, *engine,
                "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" + std::to_string(server->port()));
-  if (!IsLoopback(options.host) && options.api_keys.empty()) {
-    logger.warn("ANYONE who reaches {} can use this server: set --api-key or listen on 127.0.0.1", options.host);
-  }
+  WarnOfOpenDoors(options, logger);
   // Last: whoever waits for the file finds everything said.
   if (!options.port_file.empty()) {
     DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));

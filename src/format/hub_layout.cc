@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "format/checkpoint.h"
+#include "format/hub_cache.h"
 #include "format/message.h"
 
 namespace df {
@@ -68,12 +69,17 @@ Result<std::string> ResolveModelDirectory(const std::string& argument) {
   std::error_code error;
   if (argument.find('\0') != std::string::npos) return InvalidArgument("the model argument contains a NUL byte");
   if (fs::is_directory(argument, error)) return argument;
-  if (!IsHubId(argument)) return NotFound("no directory " + Quoted(argument));
-  std::string folder = "models--" + argument;
+  return FindInHubCache(argument);
+}
+
+Result<std::string> FindInHubCache(const std::string& id) {
+  std::error_code error;
+  if (!IsHubId(id)) return NotFound("no directory " + Quoted(id));
+  std::string folder = "models--" + id;
   if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   const std::string repository = HubDirectory() + "/" + folder;
-  if (fs::is_directory(repository, error)) return FindSnapshot(argument, repository);
-  return NotFound("neither a directory " + Quoted(argument) + " nor a model of that name in the local hub cache (" +
+  if (fs::is_directory(repository, error)) return FindSnapshot(id, repository);
+  return NotFound("neither a directory " + Quoted(id) + " nor a model of that name in the local hub cache (" +
                   repository + "): download it first");
 }
 

@@ -125,6 +125,9 @@ AdminAnswer Registered(const AdminContext& context, const AdapterFields& fields,
   }
   const Status& status = registered.status();
   if (IsGenerationMismatch(status)) return Refused(Mismatch(status), fields);
+  const bool is_unknown = status.code() == StatusCode::kNotFound && !fields.expected_generation.empty() &&
+                          context.store.FindOrNull(fields.name) == nullptr;
+  if (is_unknown) return Refused(CannotBeFound("The lora adapter '" + Shortened(fields.name) + "'"), fields);
   const bool taken = status.code() == StatusCode::kFailedPrecondition && !fields.load_inplace &&
                      context.store.FindOrNull(fields.name) != nullptr;  // by somebody who was faster
   if (taken) return Refused(AlreadyLoaded(fields.name), fields);

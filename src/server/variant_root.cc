@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "format/checkpoint.h"
+#include "format/hub_cache.h"
 
 namespace df::server {
 namespace {
@@ -91,8 +91,8 @@ Result<std::string> VariantRoot::Resolve(const std::string& given) const {
   fs::path canonical;
   bool found = Canonical(wanted, canonical);
   if (!found) {
-    const Result<std::string> snapshot = fs::path(given).is_absolute() ? NotFound("") : ResolveModelDirectory(given);
-    found = snapshot.ok() && Canonical(*snapshot, canonical);
+    const Result<std::string> snapshot = FindInHubCache(given);
+    found = snapshot.ok() && Canonical(*snapshot, canonical) && IsUnder(canonical, root);
   }
   if (!found) {
     std::error_code error;

@@ -131,8 +131,15 @@ TEST_F(VariantRootTest, TakesAHubIdOnlyFromACacheUnderIt) {
   setenv("HF_HUB_CACHE", Path("root/hub").c_str(), 1);
   EXPECT_EQ(ValueOrDie(Root().Resolve("org/name")), fs::canonical(snapshot(Path("root/hub"))).string());
   setenv("HF_HUB_CACHE", Path("hub-outside").c_str(), 1);
-  ExpectRefused("org/name", StatusCode::kFailedPrecondition, "leads out");
+  ExpectRefused("org/name", StatusCode::kNotFound, "cannot be found");  // as if it were not there
   unsetenv("HF_HUB_CACHE");
+}
+
+TEST_F(VariantRootTest, TellsNothingOfTheDirectoryThatTheServerWasStartedIn) {
+  const fs::path before = fs::current_path();
+  fs::current_path(directory_.path());
+  ExpectRefused("elsewhere", StatusCode::kNotFound, "cannot be found");
+  fs::current_path(before);
 }
 
 TEST_F(VariantRootTest, MustBeADirectory) {
