@@ -96,7 +96,7 @@ Status ResidencyCache::SetPinned(CacheId id, bool pinned, int64_t now_us) {
   if (pinned) {
     DF_RETURN_IF_ERROR(CheckFits(id));
     if (!IsAsked(entry, Now(now_us))) entry.since_us = Now(now_us);
-    entry.draining = false;
+    SetDraining(entry, false, Now(now_us));
   }
   entry.pinned = pinned;
   return Status::Ok();

@@ -21,6 +21,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -114,6 +115,9 @@ class ResidencyCache {
   void LoadFailed(CacheId id, Status cause, int64_t now_us);
   // Give back the memory of one, then report Dropped. Repeat until there is none.
   std::optional<CacheId> NextDrop(int64_t now_us);
+  // Whether, since the last call, something takes leases again that somebody was refused: he has to be told to ask.
+  // Other news come with LoadDone and LoadFailed; this after NextDrop and SetPinned.
+  bool TakeReopened() { return std::exchange(reopened_, false); }
   void Dropped(CacheId id, int64_t now_us);
 
   // Observables.
@@ -177,6 +181,7 @@ class ResidencyCache {
   CacheId ChooseForRoom(const std::set<CacheId>& auto_pinned, int64_t now_us);
   void Drain(const Wanted& wanted, uint64_t missing_bytes, int64_t now_us);
   bool MayDrain(const Entry& entry, int64_t now_us) const;
+  void SetDraining(Entry& entry, bool draining, int64_t now_us);
   CacheId HandOut(CacheId id);
   void Leave(CacheId id, EvictionCause cause);
   void Release(CacheId id);
@@ -186,6 +191,7 @@ class ResidencyCache {
   CacheId next_id_ = 1;
   uint64_t reserved_bytes_ = 0, leaving_bytes_ = 0;
   size_t n_loading_ = 0;
+  bool reopened_ = false;
   int64_t latest_us_ = 0;
   CacheStats stats_;
 };

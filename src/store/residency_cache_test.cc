@@ -264,6 +264,49 @@ TEST(ResidencyCache, TakesNoNewLeasesWhereSomebodyHasWaitedLongEnough) {
   EXPECT_LE(driven.now_us - start_us, CacheOptions().patience_us + kSecond);
 }
 
+// One that takes no new leases, with somebody who was refused one for that.
+struct Draining {
+  Draining() : driven(Budget(60)), busy(driven.Add(60)), waiting(driven.Add(60)) {
+    driven.UseOnce(busy);
+    EXPECT_TRUE(driven.Lease(busy));
+    EXPECT_FALSE(driven.Lease(waiting));
+    driven.now_us += 20 * kSecond;
+    EXPECT_TRUE(driven.Settle().empty());
+    EXPECT_TRUE(driven.cache.View(busy, driven.now_us).draining);
+    EXPECT_FALSE(driven.cache.TakeReopened());
+    EXPECT_FALSE(driven.Lease(busy));
+  }
+  Driven driven;
+  const CacheId busy, waiting;
+};
+
+TEST(ResidencyCache, SaysThatLeasesAreGivenAgainWhenTheOneTheyWereKeptForHasGone) {
+  Draining draining;
+  Driven& driven = draining.driven;
+  driven.now_us += 15 * kSecond;  // `waiting` was asked for 35 s ago and is forgotten
+  EXPECT_TRUE(driven.Settle().empty());
+  EXPECT_TRUE(driven.cache.TakeReopened());
+  EXPECT_FALSE(driven.cache.TakeReopened()) << "once";
+  EXPECT_TRUE(driven.Lease(draining.busy));
+}
+
+TEST(ResidencyCache, SaysThatLeasesAreGivenAgainWhenAnOperatorPins) {
+  Draining draining;
+  Driven& driven = draining.driven;
+  DF_EXPECT_OK(driven.cache.SetPinned(draining.busy, true, driven.now_us));
+  EXPECT_TRUE(driven.cache.TakeReopened());
+  EXPECT_TRUE(driven.Lease(draining.busy));
+}
+
+TEST(ResidencyCache, HasNothingToSayWhenNobodyWasRefused) {
+  Draining draining;
+  Driven& driven = draining.driven;
+  driven.now_us += 40 * kSecond;  // both are forgotten
+  EXPECT_TRUE(driven.Settle().empty());
+  EXPECT_FALSE(driven.cache.TakeReopened());
+  EXPECT_TRUE(driven.Lease(draining.busy));
+}
+
 TEST(ResidencyCache, FifteenVariantsThroughSixPlacesAllGetTheirTurn) {
   CacheOptions options = Budget(6);
   Driven driven(options);

@@ -106,7 +106,7 @@ CacheId ResidencyCache::ChooseForRoom(const std::set<CacheId>& auto_pinned, int6
   const Entry* target = wanted.load == kNoCacheId ? nullptr : &entries_.at(wanted.load);
   const uint64_t free_bytes = options_.budget_bytes - reserved_bytes_;
   if (target == nullptr || target->content.bytes <= free_bytes + leaving_bytes_) {
-    for (auto& [id, entry] : entries_) entry.draining = false;
+    for (auto& [id, entry] : entries_) SetDraining(entry, false, now_us);
     return kNoCacheId;
   }
   const uint64_t missing_bytes = target->content.bytes - free_bytes - leaving_bytes_;
@@ -136,19 +136,25 @@ void ResidencyCache::Drain(const Wanted& wanted, uint64_t missing_bytes, int64_t
     }
   }
   std::sort(order.begin(), order.end());
-  for (auto& [id, entry] : entries_) entry.draining = false;
   const Entry& waiter = entries_.at(wanted.waiter);
   const bool is_asked = waiter.pinned || IsAsked(waiter, now_us);
-  if (!is_asked || now_us - waiter.since_us < options_.patience_us) return;
+  if (!is_asked || now_us - waiter.since_us < options_.patience_us) order.clear();
+  std::set<CacheId> chosen;
   for (const auto& [is_next, score, id] : order) {
-    if (missing_bytes == 0) return;
-    Entry& entry = entries_.at(id);
-    entry.draining = true;
-    for (const CacheId child : entry.children_in) {
-      if (entries_.at(child).phase == Phase::kIn) entries_.at(child).draining = true;
-    }
+    if (missing_bytes == 0) break;
+    const Entry& entry = entries_.at(id);
+    chosen.insert(id);
+    chosen.insert(entry.children_in.begin(), entry.children_in.end());
     missing_bytes -= std::min(missing_bytes, entry.reserved_bytes);
   }
+  for (auto& [id, entry] : entries_) {
+    SetDraining(entry, entry.phase == Phase::kIn && chosen.contains(id), now_us);
+  }
+}
+
+void ResidencyCache::SetDraining(Entry& entry, bool draining, int64_t now_us) {
+  if (entry.draining && !draining && IsAsked(entry, now_us)) reopened_ = true;
+  entry.draining = draining;
 }
 
 bool ResidencyCache::MayDrain(const Entry& entry, int64_t now_us) const {

@@ -141,11 +141,14 @@ void ResidentSet::Forget(CacheId id, const std::string& digest) {
 
 Status ResidentSet::SetPinned(const StoredGeneration& generation, bool pinned) {
   Status set;
+  bool reopened = false;
   {
     const std::scoped_lock lock(mutex_);
     set = cache_.SetPinned(generation.id(), pinned, clock_->NowUs());
+    reopened = cache_.TakeReopened();
   }
   WakeAll();
+  if (reopened) Wake();
   return set;
 }
 
@@ -364,7 +367,13 @@ void ResidentSet::DropLoop() {
   bool has_dropped = false;
   while (!stopping_) {
     const bool is_wanted = cache_.AnyWanted(clock_->NowUs());
-    if (const std::optional<CacheId> id = cache_.NextDrop(clock_->NowUs())) {
+    const std::optional<CacheId> id = cache_.NextDrop(clock_->NowUs());
+    if (cache_.TakeReopened()) {
+      lock.unlock();
+      Wake();
+      lock.lock();
+    }
+    if (id) {
       std::shared_ptr<const VariantWeights> weights = std::move(slots_.at(*id).weights);
       lock.unlock();
       weights.reset();

@@ -48,7 +48,7 @@ GUARDS = {
     "backing off doubles": [(CACHE, "options_.first_backoff_us << doublings", "options_.first_backoff_us")],
     "what cannot fit beside pins holds nobody up": [(CHOICES, "if (!CheckFits(id).ok()) continue;", "")],
     "who waits is served in order": [(CHOICES, "{!is_asked, entry.since_us, id}", "{!is_asked, 0, id}")],
-    "leased ones drain for who waits": [(CHOICES, "    entry.draining = true;\n", "")],
+    "leased ones drain for who waits": [(CHOICES, "    chosen.insert(id);\n", "")],
     "only unpinned ones drain": [(CHOICES, "if (entry.pinned || IsAwaited(entry, now_us) || now_us - entry.in_since_us",
                                   "if (IsAwaited(entry, now_us) || now_us - entry.in_since_us")],
     "what drains takes no lease": [

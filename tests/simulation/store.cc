@@ -241,6 +241,7 @@ void Store::EndLoad(const std::shared_ptr<Load>& load) {
 void Store::LookForDrops() {
   if (is_dropping_ || !environment_.verdict.ok()) return;
   const std::optional<CacheId> id = cache_.NextDrop(CacheNow());
+  if (cache_.TakeReopened()) wake_();
   if (!id) return CheckNothingIsLeft();
   CheckDropStarts(*id);
   if (environment_.verdict.ok()) StartDrop(*id);

@@ -83,6 +83,7 @@ bool Store::HasPinnedName(const Variant& variant) const {
 Status Store::ApplyPin(const Variant& variant, bool pinned) {
   if (!pinned && HasPinnedName(variant)) return Status::Ok();
   Status set = cache_.SetPinned(Of(variant).id(), pinned, CacheNow());
+  if (cache_.TakeReopened()) wake_();
   NotifyLoaders();
   NotifyDropper();
   return set;
@@ -93,6 +94,7 @@ Status Store::MovePin(const std::string& name, const SimulatedGeneration& to) {
   const bool was_pinned = std::exchange(pinned_[name], false);
   if (former != nullptr) DF_RETURN_IF_ERROR(ApplyPin(*former, false));
   Status moved = cache_.SetPinned(to.id(), true, CacheNow());
+  if (cache_.TakeReopened()) wake_();
   NotifyLoaders();
   if (moved.ok()) return moved;
   pinned_[name] = was_pinned;
