@@ -65,6 +65,11 @@ Status CheckOneFileDigest(const std::string& directory, const std::string& name,
   return Corrupt(directory + "/" + name + " has digest " + digest.Hex() + ", the delta was written with " + expected);
 }
 
+// Of any matrix of the model.
+size_t LongestSide(const ModelConfig& config) {
+  return std::max({config.vocab, config.d_model, config.d_ff, config.n_heads * config.head_dim});
+}
+
 }  // namespace
 
 namespace internal {
@@ -129,8 +134,8 @@ Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::st
   Result<DeltaMetadata> metadata = internal::ReadDeltaMetadata(delta->files_.front()->metadata());
   if (!metadata.ok()) return metadata.status().Annotate(delta->files_.front()->file().path());
   delta->metadata_ = *std::move(metadata);
-  Result<std::vector<std::string>> weights =
-      internal::CheckDeltaTensors(delta->tensors_, delta->metadata_.format_version);
+  Result<std::vector<std::string>> weights = internal::CheckDeltaTensors(
+      delta->tensors_, delta->metadata_.format_version, LongestSide(delta->config_));
   DF_RETURN_IF_ERROR(delta->CheckIntact());
   if (!weights.ok()) return weights.status().Annotate(directory);
   delta->weights_ = *std::move(weights);

@@ -64,7 +64,8 @@ Status CheckFinite(std::string_view weight, std::string_view suffix, const Tenso
 // The checks of one weight. Sizes become known with the first part that tells them; later parts must agree.
 class PartsChecker {
  public:
-  PartsChecker(std::string_view weight, const WeightParts& parts) : weight_(weight), parts_(parts) {}
+  PartsChecker(std::string_view weight, const WeightParts& parts, size_t max_dim)
+      : weight_(weight), parts_(parts), max_dim_(max_dim) {}
 
   Status Check() {
     DF_RETURN_IF_ERROR(CheckGroups());
@@ -135,6 +136,9 @@ class PartsChecker {
     if ((view.dtype != DType::kF32 && view.dtype != DType::kBf16) || view.shape != expected) {
       return BadTensor(weight_, suffix, "F32 or BF16 " + ToString(expected), view);
     }
+    if (view.shape[1] > max_dim_) {
+      return BadTensor(weight_, suffix, "no longer than config.json allows, " + std::to_string(max_dim_), view);
+    }
     return CheckFinite(weight_, suffix, view);
   }
 
@@ -201,6 +205,7 @@ class PartsChecker {
 
   std::string_view weight_;
   const WeightParts& parts_;
+  const size_t max_dim_;
   std::optional<size_t> d_out_, d_in_;
 };
 
@@ -219,7 +224,7 @@ WeightParts PartsOf(const TensorMap& tensors, std::string_view weight) {
   return parts;
 }
 
-Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version) {
+Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version, size_t max_dim) {
   std::vector<std::string> weights;
   for (const auto& [name, tensor] : tensors) {
     const std::optional<std::string_view> weight = WeightOf(name, format_version);
@@ -233,7 +238,7 @@ Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int
   weights.erase(std::unique(weights.begin(), weights.end()), weights.end());
   for (const std::string& weight : weights) {
     const WeightParts parts = PartsOf(tensors, weight);
-    DF_RETURN_IF_ERROR(PartsChecker(weight, parts).Check());
+    DF_RETURN_IF_ERROR(PartsChecker(weight, parts, max_dim).Check());
   }
   return weights;
 }

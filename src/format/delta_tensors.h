@@ -47,9 +47,10 @@ bool IsPlainFileName(std::string_view name);
 bool IsSideFileName(std::string_view name);
 
 // Weight names, sorted, after checking every tensor: known suffix, complete groups, dtypes, ranks, shapes that agree,
-// finite scales, increasing row indices. The only errors are kCorrupt and kUnsupported (a suffix unknown to
-// `format_version`).
-Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version);
+// finite scales of at most `max_dim` a plane (the variant's longest side: a sparse file may claim any), increasing row
+// indices. The only errors are kCorrupt and kUnsupported (a suffix unknown to `format_version`).
+Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version,
+                                                   size_t max_dim = SIZE_MAX);
 
 WeightParts PartsOf(const TensorMap& tensors, std::string_view weight);
 

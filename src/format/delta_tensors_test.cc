@@ -84,8 +84,8 @@ TEST_F(DeltaTest, RefusesByteRowsThatAreNotWhole) {
   ExpectBadTensors({index, Zeros(kStep, DType::kBf16, {2}), q}, {kStep, "F32 [2]", "BF16"});
   ExpectBadTensors({index, Floats(kStep, {2}, {1, std::numeric_limits<float>::infinity()}), q}, {kStep, "element 1"});
   ExpectBadTensors({Ints(kIndex, {2, 2}), step, q}, {kIndex, "must increase", "2 after 2"});
-  ExpectBadTensors({Zeros(kCol, DType::kF32, {1, 20}), index, step, q, Zeros(kSign, DType::kU8, {1, 3, 3})},
-                   {kRowsQ, "[2, 20]"});
+  ExpectBadTensors({Zeros(kCol, DType::kF32, {1, 16}), index, step, q, Zeros(kSign, DType::kU8, {1, 3, 2})},
+                   {kRowsQ, "[2, 16]"});
 }
 
 TEST_F(DeltaTest, KnowsByteRowsFromVersionTwoOn) {
@@ -113,6 +113,13 @@ TEST_F(DeltaTest, RefusesScalesThatAreNotFinite) {
     cols[7] = -bad;
     ExpectBadTensors({Floats(kCol, {1, 10}, cols), sign}, {kCol, "element 7"});
   }
+}
+
+// A sparse file may claim terabytes of zeros: they are not read.
+TEST_F(DeltaTest, RefusesScalesLongerThanAnySideOfTheModel) {
+  const size_t n = 1'000'000;
+  ExpectBadTensors({Zeros(kRow, DType::kF32, {1, n}), Zeros(kSign, DType::kU8, {1, n, 2})}, {kRow, "config.json"});
+  ExpectBadTensors({Zeros(kCol, DType::kF32, {1, n}), Zeros(kSign, DType::kU8, {1, 3, n / 8})}, {kCol, "config.json"});
 }
 
 TEST_F(DeltaTest, RefusesRowIndicesThatDoNotIncrease) {

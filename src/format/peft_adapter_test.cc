@@ -331,6 +331,17 @@ TEST_F(AdapterTensors, ThatAreNotFiniteAreRefusedByName) {
   }
 }
 
+// A sparse file may claim terabytes: what does not fit the base is refused before a value is read.
+TEST_F(AdapterTensors, OfAShapeThatDoesNotFitAreRefusedUnread) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  ExpectRefusal(
+      BindWith({{kQ + ".lora_A.weight", DType::kF32, {2, 80}}, {kQ + ".lora_B.weight", DType::kF32, {8, 2}}}, nan),
+      StatusCode::kCorrupt, {"[2, 80]", "[2, 8]"});
+  ChangeConfig(R"({"modules_to_save":["lm_head"]})");
+  ExpectRefusal(BindPairAnd({{kHead + ".weight", DType::kF32, {600, 8}}}), StatusCode::kCorrupt,
+                {"[600, 8]", "[6, 8]"});
+}
+
 TEST_F(AdapterTensors, OfASavedModuleMayEndAsThePlainNameDoes) {
   ChangeConfig(R"({"modules_to_save":["orm"]})");  // as PEFT matches: model.norm ends so
   DF_EXPECT_OK(BindPairAnd({{"base_model.model.model.norm.weight", DType::kF32, {8}}}));
