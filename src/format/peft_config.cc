@@ -12,7 +12,8 @@ namespace df {
 namespace {
 
 constexpr IntRange kRankRange{.min = 1, .max = 65536};
-constexpr size_t kMaxPatterns = 256;   // PEFT itself writes at most one a module kind and layer
+constexpr size_t kMaxPatterns = 4096;  // EVA and extracted adapters have one a module: seven a layer
+constexpr size_t kMaxRegexes = 256;    // of them that are no plain names: each takes tens of kilobytes
 constexpr size_t kMaxNames = 100'000;  // all-linear is stored expanded: seven names a layer
 constexpr IntRange kLayerRange{.min = 0, .max = INT32_MAX};
 
@@ -117,6 +118,13 @@ Result<ModuleMatcher> ReadMatcher(const Json& json, std::string_view key) {
   return matcher;
 }
 
+// Letters, digits, "_" and ".": as a regular expression it is itself, but for the dots.
+bool IsPlainName(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+  });
+}
+
 Result<std::vector<PatternValue>> ReadPatternValues(const Json& json, std::string_view key) {
   std::vector<PatternValue> values;
   const Json* object = JsonMemberOrNull(json, key);
@@ -124,12 +132,20 @@ Result<std::vector<PatternValue>> ReadPatternValues(const Json& json, std::strin
   if (!object->is_object() || object->size() > kMaxPatterns) {
     return WrongShape(key, "an object of at most " + std::to_string(kMaxPatterns) + " patterns", *object);
   }
+  size_t n_regexes = 0;
   for (const auto& [pattern, number] : object->items()) {
+    if (!number.is_number()) return WrongShape(key, "an object of numbers", *object);
+    if (IsPlainName(pattern)) {
+      values.push_back({Pattern::AtEnd(pattern), number.get<double>()});
+      continue;
+    }
+    if (++n_regexes > kMaxRegexes) {
+      return WrongShape(key, "an object of at most " + std::to_string(kMaxRegexes) + " regular expressions", *object);
+    }
     // Alone first: a key like "a)|(b" must not close the group that it is put into.
     Result<Pattern> compiled = Pattern::Compile(pattern);
     if (compiled.ok()) compiled = Pattern::Compile(R"((?:.*\.)?(?:)" + pattern + ")");
     if (!compiled.ok()) return compiled.status().Annotate(key);
-    if (!number.is_number()) return WrongShape(key, "an object of numbers", *object);
     values.push_back({*std::move(compiled), number.get<double>()});
   }
   return values;
@@ -149,8 +165,7 @@ Status ReadLayers(const Json& json, PeftConfig& config) {
   std::vector<std::string> patterns;
   if (const Json* value = JsonMemberOrNull(json, "layers_pattern")) {
     const Json list = value->is_array() ? *value : Json::array({*value});
-    if (list.size() > kMaxPatterns)
-      return WrongShape("layers_pattern", "a pattern or a short list of patterns", *value);
+    if (list.size() > kMaxRegexes) return WrongShape("layers_pattern", "a pattern or a short list of patterns", *value);
     for (const Json& pattern : list) {
       if (!pattern.is_string()) return WrongShape("layers_pattern", "a pattern or a short list of patterns", *value);
       if (!pattern.get_ref<const std::string&>().empty() || list.size() > 1) patterns.push_back(pattern);
@@ -159,10 +174,7 @@ Status ReadLayers(const Json& json, PeftConfig& config) {
   // As PEFT has it: the number after the named list of layers, or after any.
   for (std::string& pattern : patterns) {
     // PEFT pastes the text into its own expression; only a plain name means the same to everybody.
-    const bool plain = std::all_of(pattern.begin(), pattern.end(), [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
-    });
-    if (!plain) return Refuse(json, "layers_pattern");
+    if (!pattern.empty() && !IsPlainName(pattern)) return Refuse(json, "layers_pattern");
     pattern = R"((?:^|.*?\.))" + pattern + R"(\.(\d+)\.)";
   }
   if (patterns.empty()) patterns = {R"(.*?\.[^.]*\.(\d+)\.)"};
@@ -225,7 +237,7 @@ Result<std::vector<TrainableTokens>> ReadTrainableTokens(const Json& json) {
     all.push_back(std::move(tokens));
     return all;
   }
-  if (value->size() > kMaxPatterns) return WrongShape("trainable_token_indices", "an object of few modules", *value);
+  if (value->size() > kMaxRegexes) return WrongShape("trainable_token_indices", "an object of few modules", *value);
   for (const auto& [module, list] : value->items()) {
     DF_ASSIGN_OR_RETURN(TrainableTokens tokens, ReadTokens(module, list));
     all.push_back(std::move(tokens));

@@ -24,6 +24,8 @@ namespace df {
 class Pattern {
  public:
   static Result<Pattern> Compile(std::string_view text);
+  // What ^(.*\.)?(text)$ matches, for a `text` of letters, digits, "_" and ".": no expression is compiled.
+  static Pattern AtEnd(std::string text);
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
   ~Pattern();
@@ -34,7 +36,8 @@ class Pattern {
 
  private:
   explicit Pattern(std::unique_ptr<re2::RE2> regex);
-  std::unique_ptr<re2::RE2> regex_;
+  std::unique_ptr<re2::RE2> regex_;  // null: `end_` in its place
+  std::string end_;
 };
 
 // `target_modules` or `exclude_modules`: a regular expression over the whole module path, or names that match the path

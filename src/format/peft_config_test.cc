@@ -130,10 +130,41 @@ TEST(PeftConfig, RefusesPatternsThatNeedBacktrackingOrAreTooLarge) {
   }
   ExpectRefusal(Parse(R"({"target_modules":")" + std::string(2000, 'a') + "\"}"), StatusCode::kInvalidArgument,
                 {"target_modules", "2000"});
-  std::string many = R"({"alpha_pattern":{)";
-  for (int i = 0; i < 300; ++i) many += (i ? ",\"" : "\"") + std::to_string(i) + "\":1";
-  ExpectRefusal(Parse(many + "}}"), StatusCode::kInvalidArgument, {"alpha_pattern", "256"});
+  const auto many = [](int n, const std::string& end) {
+    std::string json = R"({"alpha_pattern":{)";
+    for (int i = 0; i < n; ++i) json += (i ? ",\"" : "\"") + std::to_string(i) + end + "\":1";
+    return Parse(json + "}}");
+  };
+  ExpectRefusal(many(300, "+"), StatusCode::kInvalidArgument, {"alpha_pattern", "256"});
+  ExpectRefusal(many(5000, ""), StatusCode::kInvalidArgument, {"alpha_pattern", "4096"});
   ExpectRefusal(Parse(R"X({"layers_pattern":"(a|b)"})X"), StatusCode::kUnsupported, {"layers_pattern"});
+}
+
+// As EVA and extracted adapters have it: one key a module.
+TEST(PeftConfig, TakesARankForEveryModuleOfADeepModel) {
+  std::string json = R"({"rank_pattern":{)";
+  for (int layer = 0; layer < 80; ++layer) {
+    for (int part = 0; part < 7; ++part) {
+      const int rank = 1 + layer * 7 + part;
+      json += (rank > 1 ? ",\"" : "\"") + std::string("model.layers.") + std::to_string(layer) + ".part_" +
+              std::to_string(part) + "\":" + std::to_string(rank);
+    }
+  }
+  const PeftConfig config = ValueOrDie(Parse(json + "}}"));
+  EXPECT_EQ(config.RankOf("model.layers.0.part_0"), 1u);
+  EXPECT_EQ(config.RankOf("model.layers.79.part_6"), 560u);
+  EXPECT_EQ(config.RankOf("model.layers.7.part_3"), 53u) << "not that of layer 77";
+}
+
+TEST(PeftConfig, MatchesAPlainKeyAsTheExpressionThatItIs) {
+  const PeftConfig config = ValueOrDie(Parse(R"({"r":9,"rank_pattern":{"attn.q_proj":2,"v":3}})"));
+  EXPECT_EQ(config.RankOf("model.attn.q_proj"), 2u);
+  EXPECT_EQ(config.RankOf("attn.q_proj"), 2u);
+  EXPECT_EQ(config.RankOf("model.attn_q_proj"), 2u) << "a dot is any character";
+  EXPECT_EQ(config.RankOf("model.self_attn.q_proj"), 9u);
+  EXPECT_EQ(config.RankOf("q_proj"), 9u);
+  EXPECT_EQ(config.RankOf("a.v"), 3u);
+  EXPECT_EQ(config.RankOf("av"), 9u);
 }
 
 TEST(PeftConfig, MatchesHostilePatternsInLinearTime) {

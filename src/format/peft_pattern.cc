@@ -1,5 +1,8 @@
 #include <re2/re2.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "format/message.h"
 #include "format/peft_config.h"
 
@@ -27,7 +30,20 @@ Pattern::Pattern(Pattern&&) noexcept = default;
 Pattern& Pattern::operator=(Pattern&&) noexcept = default;
 Pattern::~Pattern() = default;
 
+Pattern Pattern::AtEnd(std::string text) {
+  Pattern pattern(nullptr);
+  pattern.end_ = std::move(text);
+  return pattern;
+}
+
 bool Pattern::MatchesWhole(std::string_view text) const {
+  if (regex_ == nullptr) {
+    if (text.size() < end_.size()) return false;
+    const size_t from = text.size() - end_.size();
+    const auto fits = [](char expected, char found) { return expected == found || (expected == '.' && found != '\n'); };
+    return (from == 0 || text[from - 1] == '.') &&
+           std::equal(end_.begin(), end_.end(), text.begin() + static_cast<std::ptrdiff_t>(from), fits);
+  }
   return re2::RE2::FullMatch(re2::StringPiece(text.data(), text.size()), *regex_);
 }
 
