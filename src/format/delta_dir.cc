@@ -65,6 +65,12 @@ Status CheckOneFileDigest(const std::string& directory, const std::string& name,
   return Corrupt(directory + "/" + name + " has digest " + digest.Hex() + ", the delta was written with " + expected);
 }
 
+std::vector<Bytes> DataOf(const std::map<std::string, StoredTensor, std::less<>>& tensors) {
+  std::vector<Bytes> data;
+  for (const auto& [name, tensor] : tensors) data.push_back(tensor.view.bytes);
+  return data;
+}
+
 // Of any matrix of the model.
 size_t LongestSide(const ModelConfig& config) {
   return std::max({config.vocab, config.d_model, config.d_ff, config.n_heads * config.head_dim});
@@ -154,16 +160,12 @@ Result<std::optional<TensorView>> DeltaDirectory::Vector(std::string_view name, 
   return vector;
 }
 
-// The disk reads ahead of the digest: a fault on a mapped page alone brings in 128 KB and waits for it.
+DeltaDirectory::ContentCheck::ContentCheck(const DeltaDirectory& delta)
+    : delta_(delta), next_(delta.tensors_.begin()), kept_(next_), ahead_(DataOf(delta.tensors_)) {}
+
 void DeltaDirectory::ContentCheck::AddNext() {
-  constexpr uint64_t kAheadBytes = uint64_t{32} << 20;  // ten milliseconds of a disk of 3 GB/s
-  const auto end = delta_.tensors_.end();
-  for (; ahead_ != end && ahead_bytes_ < kAheadBytes; ++ahead_) {
-    ahead_->second.file->WillNeed(ahead_->second.view.bytes);
-    ahead_bytes_ += ahead_->second.view.bytes.size();
-  }
+  ahead_.Next();
   digest_.AddTensor(next_->first, next_->second.view, nullptr);
-  ahead_bytes_ -= next_->second.view.bytes.size();
   ++next_;
 }
 

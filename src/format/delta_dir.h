@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/read_ahead.h"
 #include "format/checkpoint.h"
 #include "format/digest.h"
 #include "tensor/linear_delta.h"
@@ -91,8 +92,7 @@ class DeltaDirectory {
 
 class DeltaDirectory::ContentCheck {
  public:
-  explicit ContentCheck(const DeltaDirectory& delta)
-      : delta_(delta), ahead_(delta.tensors_.begin()), next_(ahead_), kept_(ahead_) {}
+  explicit ContentCheck(const DeltaDirectory& delta);
   // Digests the tensors of `weight` and of all weights whose names come before; weights come in ascending order.
   void ReadUpTo(std::string_view weight);
   // Gives back the mapped pages of what was digested.
@@ -106,8 +106,8 @@ class DeltaDirectory::ContentCheck {
 
   const DeltaDirectory& delta_;
   Digest digest_;
-  Position ahead_, next_, kept_;  // asked of the disk, digested, given back up to here
-  uint64_t ahead_bytes_ = 0;      // asked of the disk and not digested
+  Position next_, kept_;  // digested, given back up to here
+  ReadAhead ahead_;
 };
 
 // Streams a new delta directory, of the oldest format version that has all its parts. Tensors arrive in any order in

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/float16.h"
@@ -82,19 +83,53 @@ float Decode(DType dtype, const uint8_t* at) {
   }
 }
 
-Buffer<float> Floats(const TensorView& tensor) {
-  Buffer<float> values(tensor.elements());
+Buffer<float> Floats(const TensorView& tensor, Arena* arena) {
+  Buffer<float> values(tensor.elements(), arena);
   ReadFloats(tensor, 0, values.span());
   return values;
 }
 
-PackedPlane PackPlane(KernelContext& context, const SignPlane& plane, size_t d_out, size_t d_in) {
+RowMajorWeight CopyRows(const TensorView& weight, Arena* arena) {
+  DF_CHECK(weight.shape.rank() == 2 && (IsWeightDType(weight.dtype) || weight.dtype == DType::kI8));
+  RowMajorWeight packed = {.dtype = weight.dtype,
+                           .n_rows = weight.shape[0],
+                           .d_in = weight.shape[1],
+                           .values = Buffer<uint8_t>(weight.bytes.size(), arena)};
+  if (!weight.bytes.empty()) std::memcpy(packed.values.data(), weight.bytes.data(), weight.bytes.size());
+  return packed;
+}
+
+// Where packed weights go, and what becomes of the stored ones.
+struct PackOptions {
+  Arena* arena = nullptr;
+  void (*release)(void* user, Bytes part) = nullptr;
+  void* user = nullptr;
+};
+
+PackedWeight PackTiles(KernelContext& context, const TensorView& weight, const PackOptions& options) {
+  DF_CHECK(weight.shape.rank() == 2 && IsWeightDType(weight.dtype));
+  PackedWeight packed = {.dtype = weight.dtype, .d_out = weight.shape[0], .d_in = weight.shape[1], .tiles = {}};
+  DF_CHECK(weight.bytes.size() == packed.d_out * packed.d_in * DTypeBytes(packed.dtype));
+  packed.tiles = Buffer<uint8_t>(packed.n_tiles() * packed.tile_bytes(), options.arena);
+  const Job job = {.source = weight.bytes,
+                   .d_out = packed.d_out,
+                   .stride_bytes = packed.d_in * DTypeBytes(packed.dtype),
+                   .n = packed.d_in,
+                   .tile_bytes = packed.tile_bytes(),
+                   .tiles = packed.tiles.data(),
+                   .packers = PackersOf(packed.dtype)};
+  RunJob(context, job, options.release, options.user);
+  return packed;
+}
+
+PackedPlane PackPlane(KernelContext& context, const LinearDelta& delta, const SignPlane& plane, Arena* arena) {
+  const auto [d_out, d_in] = std::pair(delta.d_out, delta.d_in);
   const size_t n_tiles = (d_out + kTileRows - 1) / kTileRows;
   const size_t row_bytes = SignRowBytes(d_in);
   DF_CHECK(plane.bits.size() == d_out * row_bytes);
   PackedPlane packed = {.d_in = d_in,
-                        .bits = Buffer<uint8_t>(n_tiles * row_bytes * kTileRows),
-                        .row_scale = Buffer<float>(n_tiles * kTileRows),
+                        .bits = Buffer<uint8_t>(n_tiles * row_bytes * kTileRows, arena),
+                        .row_scale = Buffer<float>(n_tiles * kTileRows, arena),
                         .col_scale = {}};
   Job job = {.source = plane.bits,
              .d_out = d_out,
@@ -112,7 +147,7 @@ PackedPlane PackPlane(KernelContext& context, const SignPlane& plane, size_t d_o
     ReadFloats(*plane.row_scale, 0, packed.row_scale.span().first(d_out));
   }
   for (float& scale : packed.row_scale.span()) scale *= plane.scale;
-  if (plane.col_scale) packed.col_scale = Floats(*plane.col_scale);
+  if (plane.col_scale) packed.col_scale = Floats(*plane.col_scale, arena);
   DF_CHECK(packed.col_scale.empty() || packed.col_scale.size() == d_in);
   return packed;
 }
@@ -123,9 +158,11 @@ size_t PackedBytesOf(const TensorView& matrix) {
   return packed.n_tiles() * packed.tile_bytes();
 }
 
-PackedLowRank PackLowRank(KernelContext& context, const LowRank& pair) {
-  PackedLowRank packed = {
-      .rank = pair.a.shape[0], .scale = pair.scale, .a = PackRowMajor(pair.a), .b = PackWeight(context, pair.b)};
+PackedLowRank PackLowRank(KernelContext& context, const LowRank& pair, Arena* arena) {
+  PackedLowRank packed = {.rank = pair.a.shape[0],
+                          .scale = pair.scale,
+                          .a = CopyRows(pair.a, arena),
+                          .b = PackTiles(context, pair.b, {.arena = arena})};
   DF_CHECK(packed.b.d_in == packed.rank);
   return packed;
 }
@@ -233,25 +270,17 @@ size_t PackedBytes(const LinearDelta& delta) {
   return sum;
 }
 
-PackedWeight PackWeight(KernelContext& context, const TensorView& weight) {
-  return PackWeight(context, weight, nullptr, nullptr);
+size_t ArenaBytes(const LinearDelta& delta) {
+  constexpr size_t kOfAPlane = 3, kOfAPair = 2, kOthers = 6;  // rows, byte rows and their steps, raw, gain, bias
+  const size_t n_buffers = kOfAPlane * delta.planes.size() + kOfAPair * delta.low_rank.size() + kOthers;
+  return PackedBytes(delta) + n_buffers * kAlignment;
 }
+
+PackedWeight PackWeight(KernelContext& context, const TensorView& weight) { return PackTiles(context, weight, {}); }
 
 PackedWeight PackWeight(KernelContext& context, const TensorView& weight, void (*release)(void* user, Bytes part),
                         void* user) {
-  DF_CHECK(weight.shape.rank() == 2 && IsWeightDType(weight.dtype));
-  PackedWeight packed = {.dtype = weight.dtype, .d_out = weight.shape[0], .d_in = weight.shape[1], .tiles = {}};
-  DF_CHECK(weight.bytes.size() == packed.d_out * packed.d_in * DTypeBytes(packed.dtype));
-  packed.tiles = Buffer<uint8_t>(packed.n_tiles() * packed.tile_bytes());
-  const Job job = {.source = weight.bytes,
-                   .d_out = packed.d_out,
-                   .stride_bytes = packed.d_in * DTypeBytes(packed.dtype),
-                   .n = packed.d_in,
-                   .tile_bytes = packed.tile_bytes(),
-                   .tiles = packed.tiles.data(),
-                   .packers = PackersOf(packed.dtype)};
-  RunJob(context, job, release, user);
-  return packed;
+  return PackTiles(context, weight, {.release = release, .user = user});
 }
 
 PackedWeight MapWeight(const TensorView& weight) {
@@ -261,38 +290,28 @@ PackedWeight MapWeight(const TensorView& weight) {
       .dtype = weight.dtype, .d_out = weight.shape[0], .d_in = weight.shape[1], .tiles = {}, .mapped = weight.bytes};
 }
 
-RowMajorWeight PackRowMajor(const TensorView& weight) {
-  DF_CHECK(weight.shape.rank() == 2 && (IsWeightDType(weight.dtype) || weight.dtype == DType::kI8));
-  RowMajorWeight packed = {.dtype = weight.dtype,
-                           .n_rows = weight.shape[0],
-                           .d_in = weight.shape[1],
-                           .values = Buffer<uint8_t>(weight.bytes.size())};
-  if (!weight.bytes.empty()) std::memcpy(packed.values.data(), weight.bytes.data(), weight.bytes.size());
-  return packed;
-}
+RowMajorWeight PackRowMajor(const TensorView& weight) { return CopyRows(weight, nullptr); }
 
-PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta) {
+PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta, Arena* arena) {
   DF_CHECK(!delta.magnitude);
   PackedDelta packed;
   packed.d_out = delta.d_out;
   packed.d_in = delta.d_in;
-  for (const SignPlane& plane : delta.planes) {
-    packed.planes.push_back(PackPlane(context, plane, delta.d_out, delta.d_in));
-  }
-  for (const LowRank& pair : delta.low_rank) packed.low_rank.push_back(PackLowRank(context, pair));
+  for (const SignPlane& plane : delta.planes) packed.planes.push_back(PackPlane(context, delta, plane, arena));
+  for (const LowRank& pair : delta.low_rank) packed.low_rank.push_back(PackLowRank(context, pair, arena));
   if (delta.rows) {
-    packed.rows = PackedRows{.index = delta.rows->index, .values = PackRowMajor(delta.rows->values)};
+    packed.rows = PackedRows{.index = delta.rows->index, .values = CopyRows(delta.rows->values, arena)};
     DF_CHECK(packed.rows->index.size() == packed.rows->values.n_rows);
   }
   if (delta.byte_rows) {
     const ByteRows& rows = *delta.byte_rows;
     packed.byte_rows =
-        PackedByteRows{.index = rows.index, .values = PackRowMajor(rows.values), .step = Floats(rows.step)};
+        PackedByteRows{.index = rows.index, .values = CopyRows(rows.values, arena), .step = Floats(rows.step, arena)};
     DF_CHECK(rows.index.size() == packed.byte_rows->values.n_rows && rows.index.size() == rows.step.elements());
   }
-  if (delta.raw) packed.raw = PackWeight(context, *delta.raw);
-  if (delta.gain_row) packed.gain_row = Floats(*delta.gain_row);
-  if (delta.bias) packed.bias = Floats(*delta.bias);
+  if (delta.raw) packed.raw = PackTiles(context, *delta.raw, {.arena = arena});
+  if (delta.gain_row) packed.gain_row = Floats(*delta.gain_row, arena);
+  if (delta.bias) packed.bias = Floats(*delta.bias, arena);
   return packed;
 }
 

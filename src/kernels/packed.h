@@ -125,6 +125,8 @@ PackedDelta Borrow(const PackedDelta& delta);
 
 // PackDelta(delta).bytes() without packing: from shapes and dtypes alone.
 size_t PackedBytes(const LinearDelta& delta);
+// The size of an arena that has room for PackDelta(delta): each buffer begins at a line of its own.
+size_t ArenaBytes(const LinearDelta& delta);
 
 // The delta of a variant that leaves `weight` as it is.
 inline PackedDelta UnchangedDelta(const PackedWeight& weight) {
@@ -147,8 +149,9 @@ PackedWeight MapWeight(const TensorView& weight);
 RowMajorWeight PackRowMajor(const TensorView& weight);
 
 // The delta must be consistent (format/ and codec/ guarantee shapes) and without `magnitude`, whose gain the caller
-// makes from row_norms.h; scales are multiplied into f32.
-PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta);
+// makes from row_norms.h; scales are multiplied into f32. The memory is `arena`'s, which then must outlive the result;
+// null: each buffer has its own.
+PackedDelta PackDelta(KernelContext& context, const LinearDelta& delta, Arena* arena = nullptr);
 
 }  // namespace df::kernels
 

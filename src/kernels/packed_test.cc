@@ -163,6 +163,23 @@ TEST(PackDelta, IsBorrowedWithoutMemoryOfItsOwn) {
   EXPECT_EQ(borrowed.low_rank[0].b.At(39, 2), delta.low_rank[0].b.At(39, 2));
 }
 
+TEST(PackDelta, IsTheSameInAnArena) {
+  KernelContext context(1);
+  TensorStore store(5);
+  const LinearDelta stored = RandomDelta(
+      store, 45, 77, {.planes = 1, .row_scale = true, .ranks = {3}, .rows = {7}, .raw = true, .bias = true});
+  const PackedDelta own = PackDelta(context, stored);
+  Arena arena(ArenaBytes(stored));
+  const PackedDelta carved = PackDelta(context, stored, &arena);
+  ASSERT_EQ(carved.planes.size(), 1u);
+  EXPECT_TRUE(std::ranges::equal(carved.planes[0].bits.span(), own.planes[0].bits.span()));
+  EXPECT_TRUE(std::ranges::equal(carved.planes[0].row_scale.span(), own.planes[0].row_scale.span()));
+  EXPECT_TRUE(std::ranges::equal(carved.low_rank[0].a.values.span(), own.low_rank[0].a.values.span()));
+  EXPECT_TRUE(std::ranges::equal(carved.low_rank[0].b.tiles.span(), own.low_rank[0].b.tiles.span()));
+  EXPECT_TRUE(std::ranges::equal(carved.raw->tiles.span(), own.raw->tiles.span()));
+  EXPECT_TRUE(std::ranges::equal(carved.bias.span(), own.bias.span()));
+}
+
 // Every part of a delta, alone and together: what a load will hold is known before it.
 TEST(PackedBytes, IsWhatPackDeltaHolds) {
   KernelContext context(1);
@@ -191,6 +208,10 @@ TEST(PackedBytes, IsWhatPackDeltaHolds) {
             ByteRows{.index = {0}, .values = view(DType::kI8, {1, shape.d_in}), .step = view(DType::kF32, {1})};
       }
       ASSERT_EQ(PackedBytes(delta), PackDelta(context, delta).bytes()) << parts;
+      Arena arena(ArenaBytes(delta));
+      ASSERT_EQ(PackedBytes(delta), PackDelta(context, delta, &arena).owned_bytes()) << parts;
+      const size_t index_bytes = ((parts & 8) / 8 + (parts & 128) / 128) * sizeof(int32_t);  // vectors beside the arena
+      ASSERT_GE(arena.taken_bytes() + index_bytes, PackedBytes(delta)) << parts << ": a buffer lies outside";
     }
   }
 }

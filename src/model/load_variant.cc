@@ -8,8 +8,8 @@
 namespace df {
 namespace {
 
-Buffer<float> ToBuffer(const TensorView& view) {
-  Buffer<float> values(view.elements());
+Buffer<float> ToBuffer(const TensorView& view, Arena* arena) {
+  Buffer<float> values(view.elements(), arena);
   ReadFloats(view, 0, values.span());
   return values;
 }
@@ -124,6 +124,15 @@ size_t BytesOf(const BoundDelta::Part& part) {
   return part.vector ? part.vector->elements() * sizeof(float) : kernels::PackedBytes(part.change);
 }
 
+// Small buffers in pages of 4 KiB cost more than packing: a fault each, and clearing twice.
+std::unique_ptr<Arena> ArenaFor(const BoundDelta& bound) {
+  size_t n_bytes = 0;
+  for (const auto& [weight, part] : bound.parts) {
+    n_bytes += part.vector ? BytesOf(part) + kAlignment : kernels::ArenaBytes(part.change);
+  }
+  return std::make_unique<Arena>(n_bytes);
+}
+
 }  // namespace
 
 void CountBytes(VariantWeights& variant) {
@@ -150,14 +159,15 @@ Result<std::shared_ptr<const VariantWeights>> LoadDelta(KernelContext& context, 
   if (variant->digest.empty()) {
     DF_ASSIGN_OR_RETURN(variant->digest, delta.Generation());
   }
+  Arena* arena = (variant->arena = ArenaFor(bound)).get();
   // One pass over the file: a weight's bytes are digested, packed while they are in the cache, and given back.
   DeltaDirectory::ContentCheck check(delta);
   for (const auto& [weight, part] : bound.parts) {
     check.ReadUpTo(weight);
     if (part.vector) {
-      *part.vector_to = ToBuffer(*part.vector);
+      *part.vector_to = ToBuffer(*part.vector, arena);
     } else {
-      *part.matrix_to = kernels::PackDelta(context, part.change);
+      *part.matrix_to = kernels::PackDelta(context, part.change, arena);
     }
     check.DropBehind();
     if (options.progress) DF_RETURN_IF_ERROR(options.progress(BytesOf(part)));

@@ -73,6 +73,7 @@ struct VariantWeights {
   VariantKind kind = VariantKind::kDelta;
   // Of an adapter on top of a delta: whose memory parts of this one lie in.
   std::shared_ptr<const VariantWeights> parent;
+  std::unique_ptr<Arena> arena;  // of a delta: the memory of all its buffers; goes after them
   ModelConfig config;
   std::string digest;              // of all that can change an answer, 32 hex digits
   std::vector<LayerDelta> layers;  // [n_layers]

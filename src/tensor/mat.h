@@ -4,6 +4,7 @@
 #define DELTAFOLD_TENSOR_MAT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -20,20 +21,48 @@ inline constexpr size_t kAlignment = 64;
 void* AllocateAligned(size_t n_bytes);
 void FreeAligned(void* memory, size_t n_bytes);
 
+// One piece of zeroed memory that many buffers are carved from: huge pages, where each alone is too small for one, and
+// given back in one call. Must outlive them. Thread-compatible.
+class Arena {
+ public:
+  explicit Arena(size_t n_bytes) : memory_(static_cast<uint8_t*>(AllocateAligned(n_bytes))), n_bytes_(n_bytes) {}
+  ~Arena() { FreeAligned(memory_, n_bytes_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // `n_bytes` more, aligned to kAlignment; null when it has not that much left.
+  void* TryTake(size_t n_bytes) {
+    const size_t rounded = (n_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    if (n_bytes == 0 || rounded > n_bytes_ - taken_bytes_) return nullptr;
+    return memory_ + std::exchange(taken_bytes_, taken_bytes_ + rounded);
+  }
+  size_t taken_bytes() const { return taken_bytes_; }
+
+ private:
+  uint8_t* memory_ = nullptr;
+  size_t n_bytes_ = 0, taken_bytes_ = 0;
+};
+
 // Owner of `size` zero-initialised elements, aligned. Move-only.
 template <typename T>
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t size) : data_(static_cast<T*>(AllocateAligned(size * sizeof(T)))), size_(size) {}
+  // Out of `arena`, which must outlive it, while that has room; null = memory of its own.
+  Buffer(size_t size, Arena* arena) : size_(size) {
+    data_ = arena == nullptr ? nullptr : static_cast<T*>(arena->TryTake(size * sizeof(T)));
+    origin_ = data_ == nullptr ? Origin::kOwn : Origin::kArena;
+    if (data_ == nullptr) data_ = static_cast<T*>(AllocateAligned(size * sizeof(T)));
+  }
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), owns_(other.owns_) {}
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), origin_(other.origin_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     if (this != &other) {
       Free();
       data_ = std::exchange(other.data_, nullptr);
       size_ = std::exchange(other.size_, 0);
-      owns_ = other.owns_;
+      origin_ = other.origin_;
     }
     return *this;
   }
@@ -43,7 +72,8 @@ class Buffer {
   const T* data() const { return data_; }
   size_t size() const { return size_; }
   size_t size_bytes() const { return size_ * sizeof(T); }
-  size_t owned_bytes() const { return owns_ ? size_bytes() : 0; }
+  // Memory held for this buffer alone: its own, or its part of an arena.
+  size_t owned_bytes() const { return origin_ == Origin::kBorrowed ? 0 : size_bytes(); }
   bool empty() const { return size_ == 0; }
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
@@ -60,18 +90,20 @@ class Buffer {
     Buffer borrowed;
     borrowed.data_ = data_;
     borrowed.size_ = size_;
-    borrowed.owns_ = false;
+    borrowed.origin_ = Origin::kBorrowed;
     return borrowed;
   }
 
  private:
+  enum class Origin : uint8_t { kOwn, kArena, kBorrowed };
+
   void Free() {
-    if (owns_) FreeAligned(data_, size_bytes());
+    if (origin_ == Origin::kOwn) FreeAligned(data_, size_bytes());
   }
 
   T* data_ = nullptr;
   size_t size_ = 0;
-  bool owns_ = true;
+  Origin origin_ = Origin::kOwn;
 };
 
 template <typename T>
