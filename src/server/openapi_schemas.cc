@@ -14,7 +14,7 @@ const std::string_view kOpenApiSchemas = R"json({
 "Version": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
 "Generation": {"type": "object", "required": ["model"], "properties": {
   "model": {"type": "string", "description": "The base's name, a variant's, or BASE:VARIANT"},
-  "max_tokens": {"type": "integer", "minimum": 1, "maximum": 2147483647},
+  "max_tokens": {"type": "integer", "minimum": 0, "maximum": 2147483647, "description": "0 with echo only"},
   "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 2147483647},
   "min_tokens": {"type": "integer", "minimum": 0, "maximum": 2147483647, "default": 0},
   "temperature": {"type": "number", "minimum": 0, "maximum": 2},
@@ -33,6 +33,7 @@ const std::string_view kOpenApiSchemas = R"json({
   "properties": {
     "messages": {"type": "array", "minItems": 1, "maxItems": 16384, "items": {"$ref": "#/components/schemas/Message"}},
     "add_generation_prompt": {"type": "boolean", "default": true},
+    "logprobs": {"type": "boolean", "default": false}, "top_logprobs": {"type": "integer", "minimum": 0},
     "chat_template_kwargs": {"type": "object"}}}]},
 "Message": {"type": "object", "required": ["role", "content"], "properties": {
   "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
@@ -45,12 +46,14 @@ const std::string_view kOpenApiSchemas = R"json({
       {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
       {"type": "array", "minItems": 1, "maxItems": 128, "items": {"oneOf": [{"type": "string"},
         {"type": "array", "items": {"type": "integer", "minimum": 0}}]}}]},
+    "logprobs": {"type": "integer", "minimum": 0}, "echo": {"type": "boolean", "default": false},
     "add_special_tokens": {"type": "boolean", "default": true}}}]},
 "Usage": {"type": "object", "properties": {"prompt_tokens": {"type": "integer"},
   "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}},
 "ChatAnswer": {"type": "object", "properties": {"id": {"type": "string"}, "object": {"const": "chat.completion"},
   "created": {"type": "integer"}, "model": {"type": "string"}, "system_fingerprint": {"type": "string"},
   "choices": {"type": "array", "items": {"type": "object", "properties": {"index": {"type": "integer"},
+    "logprobs": {"type": ["object", "null"]},
     "message": {"type": "object", "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}}},
     "finish_reason": {"type": ["string", "null"], "enum": ["stop", "length", null]},
     "stop_reason": {"type": ["string", "null"]}}}},
@@ -58,7 +61,8 @@ const std::string_view kOpenApiSchemas = R"json({
 "CompletionAnswer": {"type": "object", "properties": {"id": {"type": "string"}, "object": {"const": "text_completion"},
   "created": {"type": "integer"}, "model": {"type": "string"}, "system_fingerprint": {"type": "string"},
   "choices": {"type": "array", "items": {"type": "object", "properties": {"index": {"type": "integer"},
-    "text": {"type": "string"}, "finish_reason": {"type": ["string", "null"], "enum": ["stop", "length", null]},
+    "text": {"type": "string"}, "logprobs": {"type": ["object", "null"]},
+    "finish_reason": {"type": ["string", "null"], "enum": ["stop", "length", null]},
     "stop_reason": {"type": ["string", "null"]}}}},
   "usage": {"$ref": "#/components/schemas/Usage"}}},
 "ModelCard": {"type": "object", "properties": {"id": {"type": "string"}, "object": {"const": "model"},
@@ -90,7 +94,8 @@ const std::string_view kOpenApiSchemas = R"json({
   "load_inplace": {"type": "boolean", "default": false}, "pinned": {"type": "boolean", "default": false},
   "lora_int_id": {"type": "integer", "minimum": 0}}},
 "UnloadRequest": {"type": "object", "required": ["lora_name"], "properties": {
-  "lora_name": {"type": "string"}, "expected_generation": {"type": "string"}, "lora_int_id": {"type": "integer", "minimum": 0}}}
+  "lora_name": {"type": "string"}, "expected_generation": {"type": "string"},
+  "lora_int_id": {"type": "integer", "minimum": 0}}}
 })json";
 
 }  // namespace df::server
