@@ -12,6 +12,9 @@ double RowFlops(const LinearWeight& base, const LinearSegment& segment) {
   const PackedDelta& delta = *segment.delta;
   double flops = 2 * Product(delta.d_out, d_in);
   for (const PackedLowRank& pair : delta.low_rank) flops += 2 * Product(pair.rank, d_in + delta.d_out);
+  // Replaced rows are products beside the base's, which computes all of its rows; rows of bytes are added to them.
+  if (delta.rows) flops += 2 * Product(delta.rows->index.size(), d_in);
+  if (delta.byte_rows) flops += 2 * Product(delta.byte_rows->index.size(), d_in);
   if (segment.phase == Phase::kDecode) flops += static_cast<double>(delta.planes.size()) * Product(delta.d_out, d_in);
   return flops;
 }

@@ -45,5 +45,16 @@ TEST(LinearCost, ReadsTheBaseOnceMoreWherePrefillFoldsSigns) {
   EXPECT_EQ(cost.flops, 9 * kRowFlops + 64 * 32);
 }
 
+TEST(LinearCost, CountsTheProductsOfRowsOfTheirOwn) {
+  Layer layer;
+  const PackedDelta bytes = PackDelta(layer.context, RandomDelta(layer.store, 64, 32, {.byte_rows = {1, 5, 60}}));
+  const PackedDelta rows = PackDelta(layer.context, RandomDelta(layer.store, 64, 32, {.rows = {7, 9}}));
+  for (const Phase phase : {Phase::kDecode, Phase::kPrefill}) {
+    const LinearSegment segments[] = {{.begin = 0, .end = 3, .phase = phase, .delta = &bytes},
+                                      {.begin = 3, .end = 4, .phase = phase, .delta = &rows}};
+    EXPECT_EQ(LinearCost(layer.base, segments).flops, 4 * kRowFlops + 3 * 2 * 3 * 32 + 2 * 2 * 32);
+  }
+}
+
 }  // namespace
 }  // namespace df::kernels
