@@ -50,11 +50,27 @@ void ErrorSums::Add(const ErrorSums& other) {
 Quality ErrorSums::ToQuality() const {
   Quality quality;
   quality.max_abs_error = max_abs_error;
-  if (difference == 0) return quality;
+  if (difference == 0) {
+    if (error > 0) quality.relative_frobenius = HUGE_VAL;
+    if (error > 0) quality.cosine = 0;
+    return quality;
+  }
   quality.relative_frobenius = std::sqrt(error / difference);
   const double inner = difference - cross;                // <D, D^>, since D^ = D - (D - D^)
   const double decoded = difference - 2 * cross + error;  // |D^|^2
   quality.cosine = decoded > 0 ? inner / std::sqrt(difference * decoded) : 0;
+  return quality;
+}
+
+Quality QualityOfRows(std::span<const ErrorSums> rows, size_t n_base) {
+  ErrorSums common, added;
+  for (size_t row = 0; row < rows.size(); ++row) (row < n_base ? common : added).Add(rows[row]);
+  Quality quality = common.ToQuality();
+  if (added.error == 0) return quality;
+  const Quality of_added = added.ToQuality();
+  quality.relative_frobenius = std::max(quality.relative_frobenius, of_added.relative_frobenius);
+  quality.cosine = std::min(quality.cosine, of_added.cosine);
+  quality.max_abs_error = std::max(quality.max_abs_error, of_added.max_abs_error);
   return quality;
 }
 

@@ -8,6 +8,7 @@
 #ifndef DELTAFOLD_CODEC_CODEC_H_
 #define DELTAFOLD_CODEC_CODEC_H_
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,8 @@ constexpr size_t RowGrain(size_t d_in) { return d_in >= 65536 ? 1 : 65536 / (d_i
 
 // How far the decoded difference D^ is from D = W_ft - W_base.
 struct Quality {
-  double relative_frobenius = 0;  // |D - D^| / |D|, 0 when D = 0
-  double cosine = 1;              // <D, D^> / (|D| |D^|), 1 when D = 0
+  double relative_frobenius = 0;  // |D - D^| / |D|; of D = 0 it is 0 when D^ = 0, else infinite
+  double cosine = 1;              // <D, D^> / (|D| |D^|); of D = 0 it is 1 when D^ = 0, else 0
   double max_abs_error = 0;       // max |D - D^|
 };
 
@@ -58,6 +59,11 @@ struct ErrorSums {
   void Add(const ErrorSums& other);
   Quality ToQuality() const;
 };
+
+// Of a weight by the sums of its rows, [d_out]. Rows from `n_base` on, which the base lacks, have the whole weight for
+// their difference and would drown what the others lose: they count by themselves, and only where they lose anything;
+// the worse of both stands.
+Quality QualityOfRows(std::span<const ErrorSums> rows, size_t n_base);
 
 // For tables: "sign rank-1", "2 signs row", "rows 12", "raw BF16", "same" ...
 std::string CodeName(const LinearDelta& delta);

@@ -219,6 +219,19 @@ TEST_F(CompressTest, AutoKeepsItsErrorAndSaysWhatItChoseFrom) {
   EXPECT_GE(n_lists, 14U);
 }
 
+// The delta of a fine-tune against a model that is the base itself: everything the delta does is wrong.
+TEST_F(CompressTest, VerifyCallsNoDeltaRightForAFineTuneThatDidNotChange) {
+  Write({}, {.change = 0.1});
+  DF_ASSERT_OK(Run());
+  ThreadPool pool(2);
+  const VerifyReport report = ValueOrDie(Verify(pool, *base_, Delta(), base_.get(), {}));
+  for (const VerifiedWeight& weight : report.weights) {
+    EXPECT_EQ(weight.quality->relative_frobenius, weight.bytes > 0 ? HUGE_VAL : 0) << weight.name;
+    EXPECT_EQ(weight.quality->cosine, weight.bytes > 0 ? 0 : 1) << weight.name;
+  }
+  EXPECT_EQ(report.mean_relative_frobenius, HUGE_VAL);
+}
+
 TEST_F(CompressTest, AutoSaysWhenItsBoundCannotBeMet) {
   Write({}, {.change = 0.1});
   const auto none = Run({.matrices = {}, .budget = {.unit = Budget::Unit::kBytes, .value = 10}});

@@ -200,6 +200,29 @@ TEST(Survey, MeasuresWhatEncodingGives) {
   }
 }
 
+// Sixteen new rows beside 200 that hardly moved.
+TEST(Survey, NewRowsDoNotHideWhatOldOnesLose) {
+  ThreadPool pool(2);
+  const FusedAdapter made(216, 96, 96, 0.0001, DType::kF32);
+  const WeightPair pair{
+      "w", {DType::kF32, Shape{200, 96}, std::span(made.base).first(200 * 96 * 4)}, made.pair().fine_tune};
+  const auto candidates = ValueOrDie(SurveyWeight(pool, pair, SurveyKind::kVocabulary));
+  EXPECT_GT(Find(candidates, "scalar")->error, 0.5);
+  const size_t chosen = ValueOrDie(ChooseByError({candidates}, {"w"}, 0.2))[0];
+  const EncodedWeight encoded = ValueOrDie(Encode(pool, pair, candidates[chosen].code));
+  const RowDecoder decoder(pair.base, encoded.delta);
+  std::vector<float> row(96);
+  double lost = 0, changed = 0;
+  for (size_t i = 0; i < 200; ++i) {
+    decoder.Decode(i, row);
+    for (size_t j = 0; j < 96; ++j) {
+      lost += std::pow(double{row[j]} - FloatAt(pair.fine_tune, i * 96 + j), 2);
+      changed += std::pow(double{FloatAt(pair.base, i * 96 + j)} - FloatAt(pair.fine_tune, i * 96 + j), 2);
+    }
+  }
+  EXPECT_LE(std::sqrt(lost / changed), 0.2) << CodeText(candidates[chosen].code);
+}
+
 TEST(Survey, AFusedAdapterLosesNothingAtItsRank) {
   ThreadPool pool(2);
   const FusedAdapter made(256, 256, 8, 0.003);

@@ -111,9 +111,7 @@ Quality MeasureQuality(ThreadPool& pool, const WeightPair& pair, const LinearDel
       for (size_t i = 0; i < n; ++i) sums_of_row[first + i] = row_ops::SumErrors(d.RowSpan(i), r.RowSpan(i));
     }
   });
-  ErrorSums sums;
-  for (const ErrorSums& row : sums_of_row.span()) sums.Add(row);
-  return sums.ToQuality();
+  return QualityOfRows(sums_of_row.span(), MatrixRows(pair.base));
 }
 
 }  // namespace df

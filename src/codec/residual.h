@@ -40,7 +40,8 @@ class Residual {
   std::vector<Mat<float>> a_, b_;  // [r, d_in] and [d_out, r] of each low-rank part, its scale within B
 };
 
-// How far `delta` is from D over all its rows. Reads both tensors once; depends on them alone, not on `pool`.
+// How far `delta` is from D over all its rows (QualityOfRows). Reads both tensors once; depends on them alone, not on
+// `pool`.
 Quality MeasureQuality(ThreadPool& pool, const WeightPair& pair, const LinearDelta& delta);
 
 }  // namespace df

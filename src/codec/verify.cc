@@ -45,9 +45,7 @@ Quality Measure(ThreadPool& pool, const BoundWeight& weight, const TensorView& f
       rows[row] = row_ops::SumErrors(d, decoded);
     }
   });
-  ErrorSums sums;
-  for (const ErrorSums& row : rows.span()) sums.Add(row);
-  return sums.ToQuality();
+  return QualityOfRows(rows.span(), MatrixRows(weight.base->view));
 }
 
 std::optional<double> MeanError(const std::vector<VerifiedWeight>& weights) {

@@ -26,7 +26,8 @@ struct VerifyReport {
   std::string base_fingerprint;
   std::string content_digest;
   std::vector<VerifiedWeight> weights;
-  std::optional<double> mean_relative_frobenius;  // over changed matrices
+  // Over changed matrices; infinite where the delta changes one that the fine-tune did not.
+  std::optional<double> mean_relative_frobenius;
 };
 
 // Checks fingerprint, structure (every part binds to a slot with the right shape), the digest of all bytes; with
