@@ -21,6 +21,9 @@ struct Candidate {
   uint64_t bytes = 0;
   double error = 0;
   double loss = 0;
+
+  // Nothing that counts is lost, whatever the error.
+  bool IsLossless() const { return loss == 0; }
 };
 
 // What may be stored.

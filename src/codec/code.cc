@@ -73,6 +73,14 @@ std::string SignText(const SignOptions& sign) {
   return "";
 }
 
+// A product that was found, where it is one and smaller than the changed rows or the whole.
+Result<EncodedWeight> EncodeFoundRank(ThreadPool& pool, const WeightPair& pair) {
+  DF_ASSIGN_OR_RETURN(EncodedWeight product, EncodeLowRank(pool, pair, 0));
+  DF_ASSIGN_OR_RETURN(EncodedWeight exact, EncodeExact(pool, pair, ExactCode::kSmallest));
+  const bool is_smaller = !product.delta.IsBase() && StoredBytes(product.delta) < StoredBytes(exact.delta);
+  return is_smaller ? std::move(product) : std::move(exact);
+}
+
 bool HasNewRows(const WeightPair& pair) { return MatrixRows(pair.fine_tune) > MatrixRows(pair.base); }
 
 // Beside what is there already.
@@ -92,6 +100,20 @@ Result<EncodedWeight> EncodeSigns(ThreadPool& pool, const WeightPair& pair, cons
   if (inputs && !encoded.delta.IsBase()) CalibratePlanes(pool, pair, *inputs, encoded);
   if (code.rank > 0) DF_RETURN_IF_ERROR(AddLowRank(pool, pair, code.rank, inputs, encoded));
   return encoded;
+}
+
+Result<EncodedWeight> EncodeAs(ThreadPool& pool, const WeightPair& pair, const Code& code, const WeightInputs* inputs) {
+  switch (code.kind) {
+    case CodeKind::kSign: return EncodeSigns(pool, pair, code, inputs);
+    case CodeKind::kByteRows: return EncodeByteRows(pool, pair);
+    case CodeKind::kRows: return EncodeExact(pool, pair, ExactCode::kRows);
+    case CodeKind::kRaw: return EncodeExact(pool, pair, ExactCode::kRaw);
+    case CodeKind::kExact: return EncodeExact(pool, pair, ExactCode::kSmallest);
+    case CodeKind::kLowRank: break;
+  }
+  if (code.rank == 0) return EncodeFoundRank(pool, pair);
+  if (inputs && inputs->HasMoment()) return EncodeWhitenedLowRank(pool, pair, *inputs, code.rank);
+  return EncodeLowRank(pool, pair, code.rank);
 }
 
 }  // namespace
@@ -127,19 +149,9 @@ Status CheckCode(const WeightPair& pair, const Code& code) {
 
 Result<EncodedWeight> Encode(ThreadPool& pool, const WeightPair& pair, const Code& code, const WeightInputs* inputs) {
   DF_RETURN_IF_ERROR(CheckCode(pair, code));
-  switch (code.kind) {
-    case CodeKind::kSign: return EncodeSigns(pool, pair, code, inputs);
-    case CodeKind::kByteRows: return EncodeByteRows(pool, pair);
-    case CodeKind::kRows: return EncodeExact(pool, pair, ExactCode::kRows);
-    case CodeKind::kRaw: return EncodeExact(pool, pair, ExactCode::kRaw);
-    case CodeKind::kExact: return EncodeExact(pool, pair, ExactCode::kSmallest);
-    case CodeKind::kLowRank: break;
-  }
-  if (inputs && inputs->HasMoment() && code.rank > 0) return EncodeWhitenedLowRank(pool, pair, *inputs, code.rank);
-  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeLowRank(pool, pair, code.rank));
-  // A rank that was found may be no low one.
-  const bool is_larger = code.rank == 0 && StoredBytes(encoded.delta) >= pair.fine_tune.bytes.size();
-  return is_larger ? EncodeExact(pool, pair, ExactCode::kSmallest) : std::move(encoded);
+  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, EncodeAs(pool, pair, code, inputs));
+  // Nothing may stand for no change alone: a difference that a code cannot hold at all is kept whole.
+  return encoded.delta.IsBase() ? EncodeExact(pool, pair, ExactCode::kSmallest) : std::move(encoded);
 }
 
 }  // namespace df

@@ -219,6 +219,36 @@ TEST_F(CompressTest, AutoKeepsItsErrorAndSaysWhatItChoseFrom) {
   EXPECT_GE(n_lists, 14U);
 }
 
+// Factors of low ranks take four bytes where two would lose more than the fine-tune's rounding, or the rank, does.
+TEST_F(CompressTest, AutoKeepsWithinItsBytesWhateverTheTypes) {
+  for (const DType dtype : {DType::kF32, DType::kF16}) {
+    MadeModel base = Wide(), changed = Wide();
+    base.dtype = changed.dtype = dtype;
+    changed.change = 0.1;
+    Write(base, changed);
+    for (const double share : {0.06, 0.08, 0.1}) {
+      const Budget budget{.unit = Budget::Unit::kShareOfModel, .value = share};
+      const auto report = Run({.matrices = {}, .embeddings = {}, .head = {}, .budget = budget, .replace = true});
+      DF_ASSERT_OK(report);
+      EXPECT_LE(report->delta_bytes, budget.Bytes(0, report->full_bytes)) << DTypeName(dtype) << " " << share;
+    }
+  }
+}
+
+// In bf16, one weight in twenty an ulp up: no more than rounding, and all of what training did.
+TEST_F(CompressTest, NoChangeCountsAsUnchangedHoweverSmall) {
+  Write(Wide(), Wide(), [](const std::string& name, std::vector<float>& values) {
+    if (!name.ends_with("_proj.weight")) return;
+    for (size_t i = 0; i < values.size(); i += 20) values[i] *= 1 + 0x1p-7F;
+  });
+  const CompressReport report = ValueOrDie(Run({.matrices = CodeOf("lowrank"), .replace = true}));
+  const auto full = Materialized({});
+  for (const WeightReport& weight : report.weights) {
+    EXPECT_EQ(weight.bytes == 0, weight.kind != SlotKind::kMatrix) << weight.name << " " << weight.code;
+    EXPECT_EQ(Floats(full->FindOrNull(weight.name)->view), Floats(fine_tune_->FindOrNull(weight.name)->view));
+  }
+}
+
 // The delta of a fine-tune against a model that is the base itself: everything the delta does is wrong.
 TEST_F(CompressTest, VerifyCallsNoDeltaRightForAFineTuneThatDidNotChange) {
   Write({}, {.change = 0.1});

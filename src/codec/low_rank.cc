@@ -4,15 +4,16 @@
 #include <bit>
 #include <cmath>
 
+#include "codec/fused.h"
 #include "codec/residual.h"
 #include "codec/row_ops.h"
 
 namespace df {
 namespace {
 
-// Values looked for first; doubled until one lies below the edge of the noise.
-constexpr size_t kFirstRank = 32;
 constexpr size_t kNoiseParts = 32;
+// Of a sum of squares, what singular values in f32 tell of the rest: less is the rounding of their own sum.
+constexpr double kResolvedShare = 0x1.0p-18;
 
 // ulp(x)^2 of a stored x is 2^(2 e) times this, e its exponent.
 double UlpFactor(DType dtype) {
@@ -41,19 +42,45 @@ double EnergyOf(const linalg::Svd& svd, size_t rank) {
   return energy;
 }
 
+// Values whose subspace is looked for where `rank` of them are wanted. Codes of all small ranks share one, and so does
+// the search of a rank: what a survey measures of a rank is what encoding it gives.
+size_t SketchRank(size_t rank) { return std::max(kSearchRank, std::bit_ceil(rank)); }
+
 // Each factor's entries are rounded by up to half an ulp: relative variance ulp^2 / 3 of the half, both factors.
-DType FactorType(const linalg::Svd& svd, size_t rank, size_t d_out, size_t d_in, const RoundingNoise& noise) {
-  const DType narrow = NarrowType(svd, rank, d_out, d_in);
-  const double half_ulp = narrow == DType::kF16 ? 0x1.0p-11 : 0x1.0p-8;
-  const double rounding = EnergyOf(svd, rank) * 2 * half_ulp * half_ulp / 3;
-  return rounding > noise.energy / 4 ? DType::kF32 : narrow;
+double FactorRounding(const linalg::Svd& svd, size_t rank, DType dtype) {
+  if (dtype == DType::kF32) return 0;
+  const double half_ulp = dtype == DType::kF16 ? 0x1.0p-11 : 0x1.0p-8;
+  return EnergyOf(svd, rank) * 2 * half_ulp * half_ulp / 3;
+}
+
+double RestOf(const linalg::TruncatedSvd& found, size_t rank) {
+  return std::max(found.sum_of_squares - EnergyOf(found.svd, rank), 0.0);
+}
+
+// F32 where rounding would be felt beside what the rank leaves, or beside what the fine-tune's own rounding leaves.
+DType FactorType(const linalg::TruncatedSvd& found, size_t rank, size_t d_out, size_t d_in,
+                 const RoundingNoise& noise) {
+  const DType narrow = NarrowType(found.svd, rank, d_out, d_in);
+  const double rest = RestOf(found, rank);
+  const double felt = std::max(noise.energy, rest > kResolvedShare * found.sum_of_squares ? rest : 0.0) / 4;
+  return FactorRounding(found.svd, rank, narrow) > felt ? DType::kF32 : narrow;
 }
 
 Result<linalg::TruncatedSvd> LeadingPart(ThreadPool& pool, const WeightPair& pair, const Residual& residual,
                                          size_t rank) {
-  auto found = linalg::RandomizedSvd(pool, residual.Source(), {.rank = rank});
+  const size_t oversampling = SketchRank(rank) + linalg::RandomizedSvdOptions().oversampling - rank;
+  auto found = linalg::RandomizedSvd(pool, residual.Source(), {.rank = rank, .oversampling = oversampling});
   if (found.ok() || found.status().code() != StatusCode::kInvalidArgument) return found;
   return FindNonFinite(pair);
+}
+
+EncodedWeight EncodeFound(ThreadPool& pool, const WeightPair& pair, const linalg::TruncatedSvd& found, size_t rank,
+                          const RoundingNoise& noise) {
+  EncodedWeight encoded = UnchangedWeight(MatrixRows(pair.fine_tune), MatrixCols(pair.fine_tune));
+  const DType dtype = FactorType(found, rank, encoded.delta.d_out, encoded.delta.d_in, noise);
+  AddFactors(found.svd, rank, dtype, encoded);
+  encoded.quality = MeasureQuality(pool, pair, encoded.delta);
+  return encoded;
 }
 
 }  // namespace
@@ -115,9 +142,24 @@ RoundingNoise MeasureRoundingNoise(ThreadPool& pool, const TensorView& fine_tune
           .edge = std::sqrt(largest_row * variance) + std::sqrt(largest_column * variance)};
 }
 
+namespace {
+
+// How far a product in f32 may be off, relative to its largest singular value or its norm.
+double ResolutionOf(size_t d_out, size_t d_in) {
+  return 0x1.0p-24 * (std::sqrt(static_cast<double>(d_out)) + std::sqrt(static_cast<double>(d_in)));
+}
+
+// Whether values no larger than the last that was found could make up the rest by rank `most`.
+bool MayEnd(const linalg::TruncatedSvd& found, size_t most, const RoundingNoise& noise) {
+  const size_t tried = found.svd.s.size();
+  const double last = found.svd.s[tried - 1];
+  return RestOf(found, tried) <= static_cast<double>(most - tried) * last * last + FusedRest(noise.energy);
+}
+
+}  // namespace
+
 size_t RankAboveNoise(const RoundingNoise& noise, std::span<const float> values, size_t d_out, size_t d_in) {
-  const double sizes = std::sqrt(static_cast<double>(d_out)) + std::sqrt(static_cast<double>(d_in));
-  const double resolved = values.empty() ? 0 : double{values[0]} * 0x1.0p-24 * sizes;
+  const double resolved = values.empty() ? 0 : double{values[0]} * ResolutionOf(d_out, d_in);
   const double edge = std::max(noise.edge, resolved);
   return static_cast<size_t>(std::ranges::count_if(values, [&](float s) { return double{s} > edge; }));
 }
@@ -125,25 +167,37 @@ size_t RankAboveNoise(const RoundingNoise& noise, std::span<const float> values,
 Result<EncodedWeight> EncodeLowRank(ThreadPool& pool, const WeightPair& pair, size_t rank) {
   const size_t d_out = MatrixRows(pair.fine_tune), d_in = MatrixCols(pair.fine_tune);
   DF_CHECK(MatrixRows(pair.base) >= d_out && MatrixCols(pair.base) == d_in);
-  EncodedWeight encoded = UnchangedWeight(d_out, d_in);
-  const LinearDelta nothing = encoded.delta;
-  const Residual difference(pair, nothing);
+  EncodedWeight unchanged = UnchangedWeight(d_out, d_in);
+  const Residual difference(pair, unchanged.delta);
   const RoundingNoise noise = MeasureRoundingNoise(pool, pair.fine_tune);
-  const size_t most = std::min({d_out, d_in, kMaxCodedRank});
-  linalg::TruncatedSvd found;
-  size_t kept = rank;
-  for (size_t tried = rank > 0 ? std::min(rank, most) : std::min(kFirstRank, most);;
-       tried = std::min(2 * tried, most)) {
+  const size_t kept = std::min({rank > 0 ? rank : kSearchRank, d_out, d_in, kMaxCodedRank});
+  DF_ASSIGN_OR_RETURN(linalg::TruncatedSvd found, LeadingPart(pool, pair, difference, kept));
+  if (rank == 0) return EncodeFused(pool, pair, noise, std::move(found));
+  if (found.sum_of_squares == 0) return unchanged;
+  return EncodeFound(pool, pair, found, kept, noise);
+}
+
+Result<EncodedWeight> EncodeFused(ThreadPool& pool, const WeightPair& pair, const RoundingNoise& noise,
+                                  linalg::TruncatedSvd found) {
+  EncodedWeight none = UnchangedWeight(MatrixRows(pair.fine_tune), MatrixCols(pair.fine_tune));
+  const size_t d_out = none.delta.d_out, d_in = none.delta.d_in, most = std::min({d_out, d_in, kMaxCodedRank});
+  const Residual difference(pair, none.delta);
+  size_t above = RankAboveNoise(noise, found.svd.s.span(), d_out, d_in);
+  while (above == found.svd.s.size()) {
+    const size_t tried = std::min(2 * above, most);
+    if (tried == above || !MayEnd(found, most, noise)) return none;  // no value lies below the edge
     DF_ASSIGN_OR_RETURN(found, LeadingPart(pool, pair, difference, tried));
-    if (found.sum_of_squares == 0) return encoded;
-    kept = rank > 0 ? tried : RankAboveNoise(noise, found.svd.s.span(), d_out, d_in);
-    if (rank > 0 || kept < tried || tried == most) break;
+    above = RankAboveNoise(noise, found.svd.s.span(), d_out, d_in);
   }
-  if (kept > 0) {
-    AddFactors(found.svd, kept, FactorType(found.svd, kept, d_out, d_in, noise), encoded);
+  if (above == 0 || !IsLowRank(above, d_out, d_in)) return none;
+  if (SketchRank(above) < found.svd.s.size()) {
+    DF_ASSIGN_OR_RETURN(found, LeadingPart(pool, pair, difference, above));
   }
-  encoded.quality = MeasureQuality(pool, pair, encoded.delta);
-  return encoded;
+  EncodedWeight encoded = EncodeFound(pool, pair, found, above, noise);
+  const FusedTruth truth{.difference = found.sum_of_squares,
+                         .rounding = noise.energy,
+                         .resolved = std::sqrt(found.sum_of_squares) * ResolutionOf(d_out, d_in)};
+  return IsFused(pool, pair, encoded, truth) ? std::move(encoded) : std::move(none);
 }
 
 Status AddLowRankOfResidual(ThreadPool& pool, const WeightPair& pair, size_t rank, EncodedWeight& encoded) {
@@ -162,5 +216,13 @@ Status AddLowRankOfResidual(ThreadPool& pool, const WeightPair& pair, size_t ran
 }
 
 uint64_t LowRankBytes(size_t d_out, size_t d_in, size_t rank) { return uint64_t{2} * rank * (d_out + d_in); }
+
+LowRankCost CostOfRank(const linalg::TruncatedSvd& found, size_t rank, size_t d_out, size_t d_in,
+                       const RoundingNoise* noise) {
+  const DType dtype = noise ? FactorType(found, rank, d_out, d_in, *noise) : NarrowType(found.svd, rank, d_out, d_in);
+  const double rest = std::max(RestOf(found, rank), kResolvedShare * found.sum_of_squares);
+  return {.bytes = LowRankBytes(d_out, d_in, rank) * DTypeBytes(dtype) / 2,
+          .error = rest + FactorRounding(found.svd, rank, dtype)};
+}
 
 }  // namespace df

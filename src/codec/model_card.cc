@@ -47,8 +47,9 @@ Json TensorJson(const WeightReport& weight) {
   entry["cosine"] = Rounded(weight.quality.cosine);
   if (weight.output_error) entry["output_error"] = Rounded(*weight.output_error);
   for (const Candidate& candidate : weight.candidates) {
-    entry["candidates"].push_back(
-        {{"code", CodeText(candidate.code)}, {"bytes", candidate.bytes}, {"error", Rounded(candidate.error)}});
+    Json& listed = entry["candidates"].emplace_back();
+    listed = {{"code", CodeText(candidate.code)}, {"bytes", candidate.bytes}, {"error", Rounded(candidate.error)}};
+    if (candidate.IsLossless()) listed["lossless"] = true;
   }
   return entry;
 }

@@ -57,7 +57,7 @@ TEST(Served, EveryCodeGivesTheLogitsOfItsFullCheckpoint) {
                                                         {"rank1", "int8"},
                                                         {"planes3", "planes2"},
                                                         {"lowrank:5", "rows"},
-                                                        {"lowrank", "int8"},
+                                                        {"lowrank:4", "int8"},
                                                         {"rank1+lowrank:4", "exact"},
                                                         {"int8", "row"},
                                                         {"rows", "rank1"},

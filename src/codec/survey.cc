@@ -17,9 +17,8 @@ namespace {
 
 constexpr size_t kSurveyPlanes = 4;
 constexpr size_t kSurveyFittedPlanes = 3;  // fitting several planes takes as long as all other codes together
-constexpr size_t kSurveyRank = 64;         // bytes of half a plane at 4096 x 4096: signs are better from there on
-// What is left of a fused adapter is rounding: within this factor of its expected energy.
-constexpr double kRoundingMargin = 1.5;
+// A matrix's changed rows are offered in bytes up to this share of them: kernels look each up beside the product.
+constexpr double kFewRows = 0.125;
 
 // |D|^2 over all rows of the fine-tune; not finite where a weight is not.
 double MeasureDifference(ThreadPool& pool, const WeightPair& pair) {
@@ -71,6 +70,17 @@ class Survey {
     return Status::Ok();
   }
 
+  // Of a matrix, bytes only where few rows changed.
+  Status AddRows(SurveyKind kind) {
+    const Code exact = {.kind = CodeKind::kExact};
+    DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, Encode(pool_, pair_, exact));
+    AddMeasured(exact, encoded.delta, encoded.quality.relative_frobenius);
+    const std::optional<ReplacedRows>& rows = encoded.delta.rows;
+    const size_t n_changed = rows ? rows->index.size() : nothing_.d_out;
+    const bool are_few = static_cast<double>(n_changed) <= kFewRows * static_cast<double>(nothing_.d_out);
+    return kind == SurveyKind::kVocabulary || are_few ? AddEncoded({.kind = CodeKind::kByteRows}) : Status::Ok();
+  }
+
   // Rank-1 planes one after another: the signs of p planes are the first p of more.
   Status AddPlanes() {
     const size_t n_planes = inputs_ ? kSurveyFittedPlanes : kSurveyPlanes;
@@ -88,20 +98,14 @@ class Survey {
 
   // The rank of a fused adapter, where this is one; without inputs all others besides.
   Status AddLowRanks() {
-    DF_ASSIGN_OR_RETURN(const linalg::TruncatedSvd found, LeadingPart(nothing_));
+    DF_ASSIGN_OR_RETURN(linalg::TruncatedSvd found, LeadingPart(nothing_));
     const RoundingNoise noise = MeasureRoundingNoise(pool_, pair_.fine_tune);
-    const size_t above = RankAboveNoise(noise, found.svd.s.span(), nothing_.d_out, nothing_.d_in);
-    double rest = found.sum_of_squares;
-    for (size_t rank = 1; rank <= found.svd.s.size(); ++rank) {
-      rest -= double{found.svd.s[rank - 1]} * double{found.svd.s[rank - 1]};
-      const bool is_fused = rank == above && rest <= kRoundingMargin * noise.energy;
-      if (!is_fused && (inputs_ || !std::has_single_bit(rank))) continue;
-      // A fused adapter is taken as it is found: inputs have nothing to add.
-      const Code code = {.kind = CodeKind::kLowRank, .rank = inputs_ ? 0 : rank};
-      const double error = std::max(rest, 0.0) / difference_;
-      candidates_.push_back(
-          {code, LowRankBytes(nothing_.d_out, nothing_.d_in, rank), std::sqrt(error), is_fused ? 0 : error});
+    for (size_t rank = 1; !inputs_ && rank <= found.svd.s.size(); rank *= 2) {
+      const LowRankCost cost = CostOfRank(found, rank, nothing_.d_out, nothing_.d_in, &noise);
+      AddLoss({.kind = CodeKind::kLowRank, .rank = rank}, cost.bytes, cost.error / difference_);
     }
+    DF_ASSIGN_OR_RETURN(const EncodedWeight fused, EncodeFused(pool_, pair_, noise, std::move(found)));
+    if (!fused.delta.IsBase()) AddFused(fused);
     return Status::Ok();
   }
 
@@ -125,28 +129,36 @@ class Survey {
   }
 
   linalg::RandomizedSvdOptions SvdOptions() const {
-    return {.rank = std::min({kSurveyRank, nothing_.d_out, nothing_.d_in})};
+    return {.rank = std::min({kSearchRank, nothing_.d_out, nothing_.d_in})};
   }
 
   // `code` with every rank that is a power of two, beside `delta`.
   Status AddRanksBeside(Code code, const LinearDelta& delta, bool by_outputs) {
     DF_ASSIGN_OR_RETURN(const linalg::TruncatedSvd found, by_outputs ? LeadingOutputs(delta) : LeadingPart(delta));
-    double rest = found.sum_of_squares;
-    for (code.rank = 1; code.rank <= found.svd.s.size(); ++code.rank) {
-      rest -= double{found.svd.s[code.rank - 1]} * double{found.svd.s[code.rank - 1]};
-      if (!std::has_single_bit(code.rank)) continue;
-      // What f32 leaves of a whole may come out below zero.
-      const double loss = std::max(rest, 0.0) / energy_;
-      const uint64_t bytes = StoredBytes(delta) + LowRankBytes(nothing_.d_out, nothing_.d_in, code.rank);
-      candidates_.push_back({code, bytes, std::sqrt(loss), loss});
+    for (code.rank = 1; code.rank <= found.svd.s.size(); code.rank *= 2) {
+      const LowRankCost cost = CostOfRank(found, code.rank, nothing_.d_out, nothing_.d_in, nullptr);
+      AddLoss(code, StoredBytes(delta) + cost.bytes, cost.error / energy_);
     }
     return Status::Ok();
+  }
+
+  void AddLoss(const Code& code, uint64_t bytes, double loss) {
+    candidates_.push_back({code, bytes, std::sqrt(std::max(loss, 0.0)), std::max(loss, 0.0)});
+  }
+  // In place of the same rank among the others. It is taken as it is found: inputs have nothing to add.
+  void AddFused(const EncodedWeight& fused) {
+    const size_t rank = MatrixRows(fused.delta.low_rank[0].a);
+    std::erase_if(candidates_, [&](const Candidate& candidate) {
+      return candidate.code.kind == CodeKind::kLowRank && candidate.code.rank == rank;
+    });
+    const Code code = {.kind = CodeKind::kLowRank, .rank = inputs_ ? 0 : rank};
+    candidates_.push_back({code, StoredBytes(fused.delta), fused.quality.relative_frobenius, 0});
   }
 
   void AddMeasured(const Code& code, const LinearDelta& delta, double relative_frobenius) {
     const double loss =
         inputs_ ? OutputEnergy(pool_, pair_, delta, *inputs_) / energy_ : relative_frobenius * relative_frobenius;
-    candidates_.push_back({code, StoredBytes(delta), std::sqrt(std::max(loss, 0.0)), std::max(loss, 0.0)});
+    AddLoss(code, StoredBytes(delta), loss);
   }
 
   ThreadPool& pool_;
@@ -168,8 +180,7 @@ Result<std::vector<Candidate>> SurveyWeight(ThreadPool& pool, const WeightPair& 
   DF_RETURN_IF_ERROR(survey.AddEncoded({.sign = {.scale = ScaleKind::kScalar}}));
   DF_RETURN_IF_ERROR(survey.AddEncoded({.sign = {.scale = ScaleKind::kRow}}));
   DF_RETURN_IF_ERROR(survey.AddPlanes());
-  DF_RETURN_IF_ERROR(survey.AddEncoded({.kind = CodeKind::kByteRows}));
-  DF_RETURN_IF_ERROR(survey.AddEncoded({.kind = CodeKind::kExact}));
+  DF_RETURN_IF_ERROR(survey.AddRows(options.kind));
   if (options.kind == SurveyKind::kMatrix) {
     DF_RETURN_IF_ERROR(survey.AddLowRanks());
     DF_RETURN_IF_ERROR(survey.AddLowRanksOfResidual());

@@ -16,8 +16,9 @@ enum class SurveyKind { kMatrix, kVocabulary };
 // Candidates for `pair`, each measured: those of signs and rows by encoding, those of low rank by the singular values.
 //   error  |D - D^| / |D|
 //   loss   its square: what a fine-tune did to each tensor counts the same, however large the tensor or the change
-// A low rank whose rest is no more than the rounding of the fine-tune itself (low_rank.h) loses nothing. An unchanged
-// weight has the one candidate `exact` of no bytes. With `inputs` (null: none) that have C, codes are fitted to them
+// A product that is proven to have been fused in (fused.h), of whatever rank, has loss 0, and it alone beside exact
+// ones. A matrix has the candidate `int8` only where few of its rows changed. An unchanged weight has the one candidate
+// `exact` of no bytes. With `inputs` (null: none) that have C, codes are fitted to them
 // and measured by the outputs: error = sqrt(tr(R C R^T) / tr(D C D^T)), R = D - D^; a low rank alone is then left out,
 // as it would fit the text and nothing else. `by_signal`: losses are shares of the weight's own outputs instead of what
 // the fine-tune did to them, loss = tr(R C R^T) / tr(W C W^T), or |R|^2 / |W|^2. Memory: half the fine-tune's tensor
