@@ -50,6 +50,20 @@ std::vector<size_t> LowerHull(const std::vector<Candidate>& candidates) {
   return hull;
 }
 
+// Of those that take at least `min_bytes`.
+std::optional<size_t> SmallestWithin(std::span<const Candidate> candidates, uint64_t min_bytes, double max_error) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const Candidate& candidate = candidates[i];
+    const bool keeps_it = candidate.error <= max_error || (candidates.size() > 1 && candidate.IsLossless());
+    if (!keeps_it || candidate.bytes < min_bytes) continue;
+    if (best && candidates[*best].bytes < candidate.bytes) continue;
+    if (best && candidates[*best].bytes == candidate.bytes && candidates[*best].error <= candidate.error) continue;
+    best = i;
+  }
+  return best;
+}
+
 struct Step {
   double saving = 0;  // of loss a byte
   size_t weight = 0;
@@ -84,7 +98,8 @@ Result<Budget> ParseBudget(std::string_view text) {
 std::string BudgetText(const Budget& budget) {
   switch (budget.unit) {
     case Budget::Unit::kBitsPerWeight: return DumpJson(Json(budget.value)) + "bpw";
-    case Budget::Unit::kShareOfModel: return DumpJson(Json(budget.value * 100)) + "%";
+    // 7 * 0.01 * 100 is more than 7.
+    case Budget::Unit::kShareOfModel: return DumpJson(Json(std::round(budget.value * 1e11) / 1e9)) + "%";
     case Budget::Unit::kBytes: break;
   }
   return std::to_string(static_cast<uint64_t>(std::min(budget.value, 0x1.0p62)));
@@ -95,23 +110,19 @@ Result<std::vector<size_t>> ChooseByError(const std::vector<std::vector<Candidat
   std::vector<size_t> chosen;
   for (size_t w = 0; w < weights.size(); ++w) {
     const std::vector<Candidate>& candidates = weights[w];
-    std::optional<size_t> best;
-    double least = HUGE_VAL;
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      const Candidate& candidate = candidates[i];
-      least = std::min(least, candidate.error);
-      if (candidate.error > max_error && !(candidates.size() > 1 && candidate.loss == 0)) continue;
-      if (best && candidates[*best].bytes < candidate.bytes) continue;
-      if (best && candidates[*best].bytes == candidate.bytes && candidates[*best].error <= candidate.error) continue;
-      best = i;
-    }
+    const std::optional<size_t> best = SmallestWithin(candidates, 0, max_error);
     if (!best) {
+      const double least = std::ranges::min(candidates, {}, &Candidate::error).error;
       return FailedPrecondition("no code of " + names[w] + " keeps its error within " + DumpJson(Json(max_error)) +
                                 ": the least is " + DumpJson(Json(least)));
     }
     chosen.push_back(*best);
   }
   return chosen;
+}
+
+std::optional<size_t> NextByError(std::span<const Candidate> candidates, size_t place, double max_error) {
+  return SmallestWithin(candidates, candidates[place].bytes + 1, max_error);
 }
 
 Result<std::vector<size_t>> ChooseByBytes(const std::vector<std::vector<Candidate>>& weights, uint64_t bytes) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,10 @@ std::string BudgetText(const Budget& budget);
 // of equal bytes the smaller error. kFailedPrecondition naming the first list, by its place in `names`, that has none.
 Result<std::vector<size_t>> ChooseByError(const std::vector<std::vector<Candidate>>& weights,
                                           const std::vector<std::string>& names, double max_error);
+
+// The next place of one such list after `place` was found to have another error than measured: the fewest bytes among
+// those that take more and keep it, or none.
+std::optional<size_t> NextByError(std::span<const Candidate> candidates, size_t place, double max_error);
 
 // Of every list the place of one candidate, the sum of losses small and that of bytes at most `bytes`: from the
 // smallest of each, always the step that saves the most loss a byte (along the lower convex hull), as long as it fits.

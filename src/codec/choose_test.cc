@@ -37,6 +37,8 @@ TEST(Budget, ReadsAmountsOfThreeKinds) {
   EXPECT_EQ(bytes("12.5%"), 250U);
   EXPECT_EQ(BudgetText(ValueOrDie(ParseBudget("1.35bpw"))), "1.35bpw");
   EXPECT_EQ(BudgetText(ValueOrDie(ParseBudget("24M"))), "24000000");
+  EXPECT_EQ(BudgetText(ValueOrDie(ParseBudget("7%"))), "7.0%");
+  EXPECT_EQ(BudgetText(ValueOrDie(ParseBudget("0.57%"))), "0.57%");
   EXPECT_EQ(bytes("99999999999999999999999G"), uint64_t{1} << 62);
   for (const char* text :
        {"", "M", "-1", "0", "1e3", "1 M", "0x10", "inf", "nan", "%", "bpw", "1bpw%", "1Ti", "1.5.2"}) {
@@ -56,6 +58,13 @@ TEST(Choose, ByErrorTakesTheSmallestThatKeepsIt) {
   EXPECT_EQ(ValueOrDie(ChooseByError({w}, {"w"}, 0.1))[0], 4U);
   ExpectRefusal(ChooseByError({w, {Of(1, 10, 0.5)}}, {"w", "v"}, 0.1), StatusCode::kFailedPrecondition,
                 {"no code of v", "0.1", "0.5"});
+}
+
+TEST(Choose, ByErrorGoesOnToMoreBytesWhenOneMissed) {
+  const std::vector<Candidate> w = {Of(1, 10, 0.2), Of(2, 30, 0.3), Of(3, 20, 0.1), Of(4, 90, 0), Of(5, 20, 0.05)};
+  EXPECT_EQ(NextByError(w, 0, 0.2), 4U);
+  EXPECT_EQ(NextByError(w, 4, 0.2), 3U);
+  EXPECT_EQ(NextByError(w, 3, 0.2), std::nullopt);
 }
 
 TEST(Choose, ByBytesSaysWhatIsNeededAtLeast) {

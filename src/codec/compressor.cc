@@ -107,6 +107,8 @@ class Pass {
 struct Plan {
   std::vector<Code> codes;
   std::vector<std::vector<Candidate>> candidates;
+  std::vector<size_t> chosen;           // places among the candidates; none where no code was chosen
+  std::optional<uint64_t> total_bytes;  // of the candidates, where bytes were bounded
 };
 
 uint64_t SmallestBytes(const std::vector<std::vector<Candidate>>& weights) {
@@ -166,9 +168,12 @@ Result<Plan> MakePlan(ThreadPool& pool, const std::vector<WeightTask>& tasks, co
     return steps.End(NoteOf(task.slot.name, candidates));
   });
   DF_RETURN_IF_ERROR(surveyed);
-  DF_ASSIGN_OR_RETURN(const std::vector<size_t> chosen, Choose(tasks, plan.candidates, options));
+  DF_ASSIGN_OR_RETURN(plan.chosen, Choose(tasks, plan.candidates, options));
+  if (!options.max_error) plan.total_bytes = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    plan.codes.push_back(plan.candidates[i][chosen[i]].code);
+    const Candidate& candidate = plan.candidates[i][plan.chosen[i]];
+    if (plan.total_bytes) *plan.total_bytes += candidate.bytes;
+    plan.codes.push_back(candidate.code);
     if (!IsChosen(tasks[i], options)) plan.candidates[i].clear();
   }
   return plan;
@@ -206,7 +211,7 @@ void Summarize(CompressReport& report) {
   for (const WeightReport& weight : report.weights) {
     report.delta_bytes += weight.bytes;
     report.full_bytes += weight.full_bytes;
-    report.n_unchanged += weight.bytes == 0 ? 1 : 0;
+    report.n_unchanged += weight.bytes == 0 ? 1 : 0;  // no code stores a change as nothing (code.h)
     if (weight.kind != SlotKind::kMatrix || weight.bytes == 0) continue;
     error += weight.quality.relative_frobenius;
     cosine += weight.quality.cosine;
@@ -221,17 +226,59 @@ void Summarize(CompressReport& report) {
   report.mean_cosine = cosine / n_coded;
 }
 
-Status EncodeAll(ThreadPool& pool, LayerStream* stream, Pass& pass, Plan plan, DeltaWriter& writer,
-                 CompressSteps& steps, CompressReport& report) {
+// As --max-error bounds it: of the outputs where there are inputs to tell, else of the weight.
+double BoundedError(const EncodedWeight& encoded, const std::optional<double>& output_error) {
+  return output_error.value_or(encoded.quality.relative_frobenius);
+}
+
+// A weight's encoding and what its outputs lose, where that can be told.
+struct Encoding {
+  EncodedWeight encoded;
+  std::optional<double> output_error;
+};
+
+Result<Encoding> EncodeMeasured(ThreadPool& pool, const Turn& turn, const Code& code) {
+  Encoding result;
+  DF_ASSIGN_OR_RETURN(result.encoded, EncodeTask(pool, turn.task, code, turn.inputs));
+  if (turn.inputs) result.output_error = OutputError(pool, turn.task.pair(), result.encoded.delta, *turn.inputs);
+  return result;
+}
+
+// With the code of the plan; where an error is bounded and what was encoded misses it, with the next that keeps it.
+Result<Encoding> EncodePlanned(ThreadPool& pool, const Turn& turn, const Plan& plan, const CompressOptions& options) {
+  DF_ASSIGN_OR_RETURN(Encoding result, EncodeMeasured(pool, turn, plan.codes[turn.place]));
+  const std::vector<Candidate>& candidates = plan.candidates[turn.place];
+  if (!options.max_error || candidates.empty()) return result;
+  std::optional<size_t> at = plan.chosen[turn.place];
+  while (!candidates[*at].IsLossless() && BoundedError(result.encoded, result.output_error) > *options.max_error) {
+    at = NextByError(candidates, *at, *options.max_error);
+    if (!at) return Internal("tensor " + turn.task.slot.name + ": no code keeps the error that was measured");
+    DF_ASSIGN_OR_RETURN(result, EncodeMeasured(pool, turn, candidates[*at].code));
+  }
+  return result;
+}
+
+// A bound on bytes is kept by what is stored, not by what was expected.
+Status CheckTotal(const Plan& plan, const CompressReport& report) {
+  uint64_t bytes = 0;
+  for (const WeightReport& weight : report.weights) bytes += weight.bytes;
+  if (!plan.total_bytes || bytes <= *plan.total_bytes) return Status::Ok();
+  return Internal("the delta takes " + std::to_string(bytes) + " bytes, its codes were measured to take " +
+                  std::to_string(*plan.total_bytes));
+}
+
+Status EncodeAll(ThreadPool& pool, LayerStream* stream, Pass& pass, Plan plan, const CompressOptions& options,
+                 DeltaWriter& writer, CompressSteps& steps, CompressReport& report) {
   report.weights.resize(plan.codes.size());
-  return pass.ForEachTask(stream, [&](const Turn& turn) -> Status {
+  const Status status = pass.ForEachTask(stream, [&](const Turn& turn) -> Status {
     WeightReport& weight = report.weights[turn.place];
     weight = Describe(turn.task);
-    weight.candidates = std::move(plan.candidates[turn.place]);
+    weight.candidates = plan.candidates[turn.place];
     const Json* const done = steps.NextOrNull();
     // What a stopped run has stored is seen by the weights behind it: with a calibration it is made again.
     if (done && !stream) return ReadEncoded(*done, weight);
-    DF_ASSIGN_OR_RETURN(const EncodedWeight encoded, EncodeTask(pool, turn.task, plan.codes[turn.place], turn.inputs));
+    DF_ASSIGN_OR_RETURN(const Encoding coded, EncodePlanned(pool, turn, plan, options));
+    const EncodedWeight& encoded = coded.encoded;
     if (!done) {
       DF_RETURN_IF_ERROR(Store(turn.task, encoded.delta, writer));
     }
@@ -240,9 +287,11 @@ Status EncodeAll(ThreadPool& pool, LayerStream* stream, Pass& pass, Plan plan, D
     weight.code = CodeName(encoded.delta);
     weight.bytes = StoredBytes(encoded.delta);
     weight.quality = encoded.quality;
-    if (turn.inputs) weight.output_error = OutputError(pool, turn.task.pair(), encoded.delta, *turn.inputs);
+    weight.output_error = coded.output_error;
     return done ? ReadEncoded(*done, weight) : steps.End(NoteOf(weight));
   });
+  DF_RETURN_IF_ERROR(status);
+  return CheckTotal(plan, report);
 }
 
 // Of an embedding that is the head too, its rows being looked up as well: this share of the mean over all directions is
@@ -287,7 +336,7 @@ Status WriteDelta(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fi
   Pass pass(tasks, options, any_chosen ? 2 : 1, tied_inputs ? &*tied_inputs : nullptr);
   CompressSteps steps(writer);
   DF_ASSIGN_OR_RETURN(Plan plan, MakePlan(pool, tasks, options, stream.get(), pass, steps));
-  DF_RETURN_IF_ERROR(EncodeAll(pool, stream.get(), pass, std::move(plan), writer, steps, report));
+  DF_RETURN_IF_ERROR(EncodeAll(pool, stream.get(), pass, std::move(plan), options, writer, steps, report));
   Summarize(report);
   DF_ASSIGN_OR_RETURN(report.files, CopyChangedFiles(base.directory(), fine_tune.directory(), writer));
   DF_RETURN_IF_ERROR(writer.AddFile("README.md", ModelCard(report, options)));

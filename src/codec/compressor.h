@@ -23,8 +23,8 @@ struct CompressOptions {
   std::optional<Code> matrices = Code{};
   std::optional<Code> embeddings = Code{.kind = CodeKind::kExact};
   std::optional<Code> head = Code{.kind = CodeKind::kExact};
-  // Of the chosen codes: the largest relative error of any, else the bytes of everything stored. 1.35 bits a weight are
-  // one plane everywhere and a third of a bit where it saves most.
+  // Of the chosen codes: the largest relative error of any, as stored, beside fused products (fused.h); else the bytes
+  // of everything stored. 1.35 bits a weight are one plane everywhere and a third of a bit where it saves most.
   std::optional<double> max_error = {};
   Budget budget = {};
   bool budget_may_grow = false;  // where the smallest codes take more than it, they are taken
@@ -60,7 +60,7 @@ struct CompressReport {
   uint64_t delta_bytes = 0;           // tensors of the delta
   uint64_t full_bytes = 0;            // tensors of the fine-tune
   size_t n_unchanged = 0;
-  double mean_relative_frobenius = 0;  // over the sign-coded matrices; 0 when there are none
+  double mean_relative_frobenius = 0;  // over the changed matrices; 0 when there are none
   double mean_cosine = 1;
   std::optional<double> mean_output_error;  // over the matrices that have one
   std::string base_fingerprint;
