@@ -159,7 +159,9 @@ TEST(TorchPickle, AnyChangedByteIsRefusedOrGivesTensorsWithinTheirStorage) {
       const auto tensors = ReadTorchPickle(changed, OneStorage());
       if (!tensors.ok()) continue;
       for (const StridedTensor& tensor : *tensors) {
-        if (tensor.dtype == DType::kF32) EXPECT_LE(ValuesOf(tensor).size(), 6U);
+        if (tensor.dtype == DType::kF32) {
+          EXPECT_LE(ValuesOf(tensor).size(), 6U);
+        }
       }
     }
   }
