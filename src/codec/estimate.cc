@@ -119,16 +119,20 @@ BytesEstimate ModelBytes(const std::vector<Facts>& weights, const CompressOption
                          const CompressEstimate& totals) {
   BytesEstimate sum;
   bool is_chosen = false;
+  uint64_t smallest = 0;  // no less than what the smallest codes take, which a budget may grow to
   for (const Facts& facts : weights) {
     const std::optional<Code>& code = GivenCode(facts.task->slot.kind, options);
     is_chosen = is_chosen || !code;
+    const Code least = code.value_or(Code{.sign = {.scale = ScaleKind::kScalar}});
+    smallest += WeightBytes(facts, least).at_most;
     // Whatever is chosen, the exact code was there to be.
     BytesEstimate bytes = WeightBytes(facts, code.value_or(Code{.kind = CodeKind::kExact}));
     bytes.is_bound = bytes.is_bound || (!code && bytes.at_most > 0);
     sum.Add(bytes);
   }
   if (!is_chosen || options.max_error) return sum;
-  sum.at_most = std::min(sum.at_most, options.budget.Bytes(totals.n_elements, totals.full_bytes));
+  const uint64_t budget = options.budget.Bytes(totals.n_elements, totals.full_bytes);
+  sum.at_most = std::min(sum.at_most, options.budget_may_grow ? std::max(budget, smallest) : budget);
   sum.likely = sum.at_most;
   return sum;
 }

@@ -83,6 +83,20 @@ TEST_F(EstimateTest, WhatTheWeightsDecideIsWithinItsBound) {
   }
 }
 
+TEST_F(EstimateTest, ABudgetThatMayGrowIsNoBoundBelowTheSmallestCodes) {
+  Write({.d_model = 32, .d_ff = 40, .vocab = 24}, Changed());
+  CompressOptions options{.matrices = CodeOf("rank1"), .embeddings = {}, .head = {}};
+  options.budget = {.unit = Budget::Unit::kShareOfModel, .value = 0.01};
+  options.budget_may_grow = true;
+  const uint64_t real = Real(options), at_most = Estimate(options).asked.bytes.at_most;
+  EXPECT_GT(real, options.budget.Bytes(0, Estimate(options).full_bytes));
+  EXPECT_LE(real, at_most);
+  // And one that may not holds, new rows of the vocabulary counted.
+  options.budget_may_grow = false;
+  options.budget.value = 0.19;
+  EXPECT_LE(Real(options), options.budget.Bytes(0, Estimate(options).full_bytes));
+}
+
 TEST_F(EstimateTest, ListsTheOtherCodesWithBytesAndTime) {
   Write({.d_model = 32, .d_ff = 40, .vocab = 24}, Changed());
   const CompressEstimate estimate = Estimate({});

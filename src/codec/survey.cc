@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "codec/calibrate.h"
+#include "codec/exact.h"
 #include "codec/low_rank.h"
 #include "codec/output_target.h"
 #include "codec/residual.h"
@@ -89,6 +90,7 @@ class Survey {
       EncodedWeight partial;
       partial.delta = nothing_;
       partial.delta.planes.assign(planes.delta.planes.begin(), planes.delta.planes.begin() + static_cast<ptrdiff_t>(p));
+      DF_RETURN_IF_ERROR(AddNewRows(pair_, partial));  // of a grown vocabulary, as Encode does
       if (inputs_) CalibratePlanes(pool_, pair_, *inputs_, partial);
       const Quality quality = inputs_ ? partial.quality : MeasureQuality(pool_, pair_, partial.delta);
       AddMeasured({.sign = {.n_planes = p}}, partial.delta, quality.relative_frobenius);
