@@ -280,8 +280,8 @@ Status DryRun(const Arguments& arguments) {
   CompressOptions options = arguments.options;
   DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments, options));
   ThreadPool pool(ThreadsOf(arguments));
-  DF_ASSIGN_OR_RETURN(const CompressEstimate estimate,
-                      EstimateCompress(pool, *inputs.base, *inputs.fine_tune, options));
+  DF_ASSIGN_OR_RETURN(const CompressEstimate estimate, EstimateCompress(pool, *inputs.base, *inputs.fine_tune, options,
+                                                                        arguments.calibration.source != "none"));
   if (!arguments.json) {
     PrintEstimate(estimate, arguments);
     return Status::Ok();

@@ -34,6 +34,7 @@ struct Facts {
   size_t n_changed = 0;     // rows, with those
   bool is_counted = false;  // else n_changed is all rows or none
   bool has_change = false;  // in rows that both have
+  bool is_fitted = false;   // to a calibration text: scales of rows and columns take two bytes then
 };
 
 Result<Facts> FactsOfMatrix(ThreadPool& pool, const WeightTask& task, Facts facts) {
@@ -70,15 +71,15 @@ uint64_t RowsBytes(const Facts& facts, size_t n_rows) {
   return uint64_t{n_rows} * (facts.d_in * DTypeBytes(facts.task->fine_tune->view.dtype) + sizeof(int32_t));
 }
 
-uint64_t SignBytes(const Facts& facts, const SignOptions& sign) {
+uint64_t SignBytes(const Facts& facts, const SignOptions& sign, size_t scale_bytes) {
   uint64_t scale = 0;
   switch (sign.scale) {
-    case ScaleKind::kScalar: scale = 1; break;
+    case ScaleKind::kScalar: return sign.n_planes * (uint64_t{facts.d_out} * SignRowBytes(facts.d_in) + sizeof(float));
     case ScaleKind::kRow: scale = facts.d_out; break;
     case ScaleKind::kColumn: scale = facts.d_in; break;
     case ScaleKind::kRank1: scale = uint64_t{facts.d_out} + facts.d_in; break;
   }
-  return sign.n_planes * (uint64_t{facts.d_out} * SignRowBytes(facts.d_in) + scale * sizeof(float));
+  return sign.n_planes * (uint64_t{facts.d_out} * SignRowBytes(facts.d_in) + scale * scale_bytes);
 }
 
 size_t RankOf(const Facts& facts, size_t rank) { return std::min({rank, facts.d_out, facts.d_in, kMaxCodedRank}); }
@@ -89,8 +90,12 @@ BytesEstimate CodedBytes(const Facts& facts, const Code& code) {
   const uint64_t full = FullBytes(facts), rows = RowsBytes(facts, facts.n_changed);
   switch (code.kind) {
     case CodeKind::kSign: {
-      const uint64_t low_rank = LowRankBytes(facts.d_out, facts.d_in, RankOf(facts, code.rank));
-      return Exactly((facts.has_change ? SignBytes(facts, code.sign) + low_rank : 0) + RowsBytes(facts, facts.n_new));
+      const uint64_t new_rows = RowsBytes(facts, facts.n_new);
+      if (!facts.has_change) return Exactly(new_rows);
+      const uint64_t beside = LowRankBytes(facts.d_out, facts.d_in, RankOf(facts, code.rank)) + new_rows;
+      const uint64_t wide = SignBytes(facts, code.sign, sizeof(float)) + beside;
+      return {.likely = facts.is_fitted ? SignBytes(facts, code.sign, sizeof(uint16_t)) + beside : wide,
+              .at_most = wide};
     }
     case CodeKind::kLowRank: {
       if (!facts.has_change) return Exactly(0);
@@ -218,7 +223,7 @@ void BytesEstimate::Add(const BytesEstimate& other) {
 }
 
 Result<CompressEstimate> EstimateCompress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
-                                          const CompressOptions& options) {
+                                          const CompressOptions& options, bool is_fitted) {
   DF_RETURN_IF_ERROR(CheckVariantConfig(base.config(), fine_tune.config()));
   Result<BoundCheckpoint> bound_base = Bind(base);
   if (!bound_base.ok()) return bound_base.status().Annotate("base");
@@ -229,6 +234,7 @@ Result<CompressEstimate> EstimateCompress(ThreadPool& pool, const Checkpoint& ba
   for (const WeightTask& task : tasks) {
     if (const auto& code = GivenCode(task.slot.kind, options)) DF_RETURN_IF_ERROR(CheckCode(task.pair(), *code));
     DF_ASSIGN_OR_RETURN(weights.emplace_back(), FactsOf(pool, task));
+    weights.back().is_fitted = is_fitted;
     task.base->file->DropPages(task.base->view.bytes);
     task.fine_tune->file->DropPages(task.fine_tune->view.bytes);
     estimate.n_unchanged += weights.back().n_changed == 0 ? 1 : 0;

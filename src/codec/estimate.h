@@ -12,7 +12,8 @@
 
 namespace df {
 
-// `at_most` is larger than `likely` only where the weights decide: the type of low-rank factors. Both are bounds where
+// `at_most` is larger than `likely` only where the weights decide: the type of low-rank factors, and whether scales are
+// fitted. Both are bounds where
 // `is_bound`: rows of matrices that may have changed or not, a rank that is to be found, what `auto` may take.
 struct BytesEstimate {
   uint64_t likely = 0;
@@ -41,9 +42,10 @@ struct CompressEstimate {
 // Reads of every matrix as much as it takes to see that it changed (all of it where it did not), the vocabulary's
 // weights in full, and encodes a sample of at most 32 MB of the largest matrix by every code. Seconds are those of the
 // sample for each element, so that they hold for the medium it came from; the fingerprint of a base that is not
-// remembered, and writing, are not among them. Errors are those of Compress before it writes.
+// remembered, writing, and fitting to a calibration text are not among them. `is_fitted`: there will be such a text.
+// Errors are those of Compress before it writes.
 Result<CompressEstimate> EstimateCompress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
-                                          const CompressOptions& options);
+                                          const CompressOptions& options, bool is_fitted = false);
 
 }  // namespace df
 

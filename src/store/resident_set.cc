@@ -191,8 +191,11 @@ Status ResidentSet::CheckFits(const StoredGeneration& generation) const {
 Status ResidentSet::LoadBlocking(const StoredGeneration& generation) {
   std::unique_lock lock(mutex_);
   const CacheId id = generation.id();
-  cache_.Prefetch(id, clock_->NowUs());
-  WakeAll();
+  // A load that was asked for before may have failed by now: asking again would only repeat it later.
+  if (cache_.View(id, clock_->NowUs()).failure.ok()) {
+    cache_.Prefetch(id, clock_->NowUs());
+    WakeAll();
+  }
   for (;;) {
     DF_RETURN_IF_ERROR(cache_.CheckFits(id));
     const CacheEntryView view = cache_.View(id, clock_->NowUs());
@@ -325,7 +328,7 @@ Result<std::shared_ptr<const VariantWeights>> ResidentSet::Pack(KernelContext& c
       return ResourceExhausted("no memory to open its files again");
     }
   }
-  if (was_damaged || source->verified) options.first_reading = false;
+  if (source->verified) options.first_reading = false;
   auto weights = PackVariant(context, *base_, *source, options);
   if (weights.ok() && was_damaged) generation.ExchangeSource(std::move(source));
   return weights;

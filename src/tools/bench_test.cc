@@ -145,7 +145,7 @@ TEST(CodecBenchSlow, MeasuresEveryLineAndLeavesNothingBehind) {
   const CodecBenchReport report =
       ValueOrDie(RunCodecBench({.shape = "small", .directory = directory.path(), .n_threads = 1, .n_rounds = 1}));
   const Json json = ToJson(report);
-  EXPECT_EQ(json["results"].size(), 10u);
+  EXPECT_EQ(json["results"].size(), 12u);
   for (const Json& line : json["results"]) EXPECT_GT(line["bytes_per_second"].get<double>(), 0) << line["name"];
   EXPECT_GT(json["limits"]["disk_read_bytes_per_second"].get<double>(), 0);
   ExpectRefusal(RunCodecBench({.shape = "gpt-5", .directory = directory.path(), .n_rounds = 1}),

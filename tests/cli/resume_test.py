@@ -137,13 +137,14 @@ class Kills(unittest.TestCase):
         message = process.communicate(timeout=RUN_S)[1]
         self.assertEqual(process.returncode, -signal.SIGINT)
         self.assertIn("--resume", message)
-        other = run(self.base, self.model, self.out, "--code", "row", "--resume")
+        other = run(self.base, self.model, self.out, "--code", "row", "--calibrate", "none", "--resume")
         self.assertEqual(other.returncode, 1)
         self.assertIn("codec.code", other.stderr)
         self.finish()
 
     def test_a_dry_run_writes_nothing_and_says_what_the_real_one_writes(self):
-        for recipe in (["--code", "scalar"], ["--code", "planes2", "--embeddings", "int8"]):
+        unfitted = ["--calibrate", "none"]
+        for recipe in (["--code", "scalar", *unfitted], ["--code", "planes2", "--embeddings", "int8", *unfitted]):
             done = run(self.base, self.model, self.out, *recipe, "--dry-run", "--json")
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(self.left(), [])
@@ -152,6 +153,13 @@ class Kills(unittest.TestCase):
             real = json.loads(run(self.base, self.model, self.out, *recipe, "--json").stdout)
             self.assertEqual(real["bytes"]["delta"], estimate["bytes"])
             shutil.rmtree(self.out)
+        fitted = ["--code", "planes2", "--embeddings", "int8"]
+        estimate = json.loads(run(self.base, self.model, self.out, *fitted, "--dry-run", "--json").stdout)["asked"]
+        real = json.loads(run(self.base, self.model, self.out, *fitted, "--json").stdout)
+        self.assertFalse(estimate["exact"])
+        self.assertEqual(real["bytes"]["delta"], estimate["bytes"])
+        self.assertLess(estimate["bytes"], estimate["at_most_bytes"])
+        shutil.rmtree(self.out)
         table = run(self.base, self.model, self.out, "--dry-run").stdout
         for word in ("rank1", "scalar", "lowrank:16", "unchanged", "Nothing was written"):
             self.assertIn(word, table)

@@ -114,7 +114,7 @@ TEST(Hostile, EveryKindOfTheIndexIsTried) {
   for (std::string line; std::getline(index, line);) {
     const auto kind = testing::ValueOrDie(ParseJson(line))["kind"].get<std::string>();
     EXPECT_TRUE(kind == "safetensors" || kind == "model" || kind == "adapter" || kind == "compress" ||
-                kind == "tokenizer")
+                kind == "tokenizer" || kind == "diff_pt")
         << kind;
   }
 }

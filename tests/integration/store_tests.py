@@ -274,7 +274,7 @@ class StoreTests(AdminCalls):
                 eventually(is_ready)
                 row = self.rows(server)[MATH]
                 assert row["pinned"] and row["state"] == "resident", row
-                assert '"mistyped"' in server.log(), server.log()
+                eventually(lambda: '"mistyped"' in server.log())
                 assert server.request("POST", f"/v1/variants/{MATH}/unpin")[0] == 200
                 assert server.request("POST", f"/v1/variants/{MATH}/pin")[0] == 200  # kept in the state file
                 (watched / MATH).rename(away)
