@@ -26,13 +26,13 @@ Json UserMessage(const char* content) { return Json::array({{{"role", "user"}, {
 Result<std::vector<int32_t>> Collect(EventQueue& events, const CalibrationTextOptions& options) {
   std::vector<int32_t> tokens;
   for (;;) {
+    if (options.go_on && !options.go_on()) return Cancelled("stopped while the model wrote its calibration text");
     for (TokenEvent& event : events.TakeAllBlocking()) {
       if (event.token >= 0) tokens.push_back(event.token);
       if (!event.finish) continue;
       DF_RETURN_IF_ERROR(event.status);
       return tokens;
     }
-    if (options.go_on && !options.go_on()) return Cancelled("stopped while the model wrote its calibration text");
   }
 }
 
