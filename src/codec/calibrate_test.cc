@@ -184,7 +184,7 @@ TEST_P(CalibratedSign, IsTheSameWithAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Drift, CalibratedSign, ::testing::Values(0.0, 0.3),
-                         [](const auto& info) { return info.param > 0 ? "WithDrift" : "Without"; });
+                         [](const auto& test) { return test.param > 0 ? "WithDrift" : "Without"; });
 
 constexpr std::array<size_t, 3> kFilled = {3, 17, 31};
 

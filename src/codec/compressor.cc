@@ -19,8 +19,8 @@ namespace {
 Result<EncodedWeight> EncodeTask(ThreadPool& pool, const WeightTask& task, const Code& code,
                                  const WeightInputs* inputs) {
   const WeightPair pair = task.pair();
-  DF_ASSIGN_OR_RETURN(EncodedWeight encoded, Encode(pool, pair, code, inputs));
-  if (encoded.delta.IsBase() && task.must_be_stored) encoded.delta.raw = pair.fine_tune;
+  Result<EncodedWeight> encoded = Encode(pool, pair, code, inputs);
+  if (encoded.ok() && encoded->delta.IsBase() && task.must_be_stored) encoded->delta.raw = pair.fine_tune;
   return encoded;
 }
 

@@ -140,8 +140,8 @@ Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::st
   Result<DeltaMetadata> metadata = internal::ReadDeltaMetadata(delta->files_.front()->metadata());
   if (!metadata.ok()) return metadata.status().Annotate(delta->files_.front()->file().path());
   delta->metadata_ = *std::move(metadata);
-  Result<std::vector<std::string>> weights = internal::CheckDeltaTensors(
-      delta->tensors_, delta->metadata_.format_version, LongestSide(delta->config_));
+  Result<std::vector<std::string>> weights =
+      internal::CheckDeltaTensors(delta->tensors_, delta->metadata_.format_version, LongestSide(delta->config_));
   DF_RETURN_IF_ERROR(delta->CheckIntact());
   if (!weights.ok()) return weights.status().Annotate(directory);
   delta->weights_ = *std::move(weights);

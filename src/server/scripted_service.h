@@ -85,10 +85,10 @@ class ScriptedStream final : public TextStream {
     return true;
   }
   // The n-th of an answer has a log-probability of -n / 4; the likeliest ones are "0", "1", ...
-  static LikelyTokens Likely(const std::string& bytes, std::optional<size_t> n, size_t n_top) {
+  static LikelyTokens Likely(const std::string& bytes, int64_t n, size_t n_top) {
     LikelyTokens likely = {.token = {.bytes = bytes}};
-    if (!n) return likely;
-    likely.token.logprob = -0.25F * static_cast<float>(*n);
+    if (n < 0) return likely;  // nothing tells the first
+    likely.token.logprob = -0.25F * static_cast<float>(n);
     for (size_t i = 0; i < n_top; ++i) likely.top.push_back({std::to_string(i), -0.125F * static_cast<float>(i)});
     return likely;
   }
@@ -99,7 +99,7 @@ class ScriptedStream final : public TextStream {
     if (!request_.params.prompt_logprobs) return delta;
     for (size_t i = 0; i < prompt_.size(); ++i) {
       const std::string character(1, static_cast<char>(prompt_[i]));
-      const std::optional<size_t> nth = i == 0 ? std::nullopt : std::optional(i);
+      const int64_t nth = i == 0 ? -1 : static_cast<int64_t>(i);
       delta.logprobs.push_back(Likely(character, nth, *request_.params.prompt_logprobs));
     }
     return delta;
@@ -113,7 +113,7 @@ class ScriptedStream final : public TextStream {
       delta.text = piece;
       delta.tokens = {token++};
       if (const auto n_top = request_.params.logprobs) {
-        delta.logprobs.push_back(Likely(piece, static_cast<size_t>(token), *n_top));
+        delta.logprobs.push_back(Likely(piece, token, *n_top));
       }
       if (!Say(std::move(delta))) return;
     }
