@@ -119,6 +119,12 @@ def render(rows, ours, options):
                      f"{gigabytes(row['bytes_14'])} |")
     lines += ["", "Peers hold 14 fine-tunes as 14 whole files (their size is counted, one is measured); deltafold holds "
               "them as deltas beside one base."]
+    for row in rows:
+        if row["name"] == "llama.cpp bf16":
+            # Nobody reads faster than memory: what a peer that is near that limit leaves to be won is 0.9 of it.
+            share = row["decode"] * row["bytes_1"] / limits["read_bytes_per_second"]
+            lines.append(f"Decode of our base is to be min(1.6, 0.9 / its share of reading, {share:.2f}) = "
+                         f"{min(1.6, 0.9 / share):.2f} times {row['name']}: it is {base['decode'] / row['decode']:.2f}.")
     builds = {row["name"].split()[0]: row["build"] for row in rows if "build" in row}
     lines += [f"{name}: {json.dumps(build)}" for name, build in builds.items()]
     return "\n".join(lines) + "\n"
