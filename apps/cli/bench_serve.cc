@@ -28,7 +28,7 @@ constexpr char kExamples[] =
     "  deltafold bench serve --url http://127.0.0.1:8000\n"
     "  deltafold bench serve --model base,math,sql --rate 4 --num-prompts 200 --mix uniform\n"
     "  deltafold bench serve --model sql --baseline base --input-len 512 --output-len 64 --json\n"
-    "The base is asked alone first, with the same arrivals; ratios are to that run.";
+    "The base is asked alone first, with the same arrivals but other prompts; ratios are to that run.";
 
 std::string Ms(double ms) { return FormatFixed(ms, 1); }
 
@@ -65,7 +65,8 @@ void Print(const tools::ServeBenchReport& report) {
   std::cout << "\n"
             << report.total.completed << " requests in " << FormatDuration(seconds) << ": "
             << FormatFixed(static_cast<double>(report.total.completed) / seconds, 2) << " requests/s, "
-            << FormatFixed(static_cast<double>(report.total.output_tokens) / seconds, 1) << " tokens/s\n";
+            << FormatFixed(static_cast<double>(report.total.output_tokens) / seconds, 1)
+            << " tokens/s; prompts of seed " << report.prompt_seed << "\n";
   if (!report.first_failure.empty()) std::cout << "first failure: " << Printable(report.first_failure) << "\n";
 }
 
@@ -103,7 +104,9 @@ void AddLoadOptions(const Command& command, Arguments& arguments) {
   command
       .Choice("--mix", kMixes, options.mix, "How often each model is asked: zipf (the k-th as 1/k) or uniform [zipf]")
       .Value("MIX");
-  command.Option("--seed", options.seed, "Of arrivals, models and prompts [0]").Value("N");
+  command.Option("--seed", options.seed, "Of arrivals and models [0]").Value("N");
+  command.Option("--prompt-seed", options.prompt_seed, "Of prompts [another each time: no cache knows them]")
+      .Value("N");
   command.Option("--max-concurrency", options.load.max_concurrency, "Requests under way at once, at most [256]")
       .Range(1, 4096)
       .Value("N");

@@ -173,6 +173,10 @@ class ScriptedService final : public TextService {
   }
   Result<std::unique_ptr<TextStream>> Start(TextRequest request, std::function<void()> wake) override {
     const Script& script = ScriptOf(request);
+    if (const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompt)) {
+      const std::lock_guard lock(started_mutex_);
+      started_.push_back(*ids);
+    }
     if (!script.refusal.ok()) return script.refusal;
     return std::unique_ptr<TextStream>(std::make_unique<ScriptedStream>(
         script, std::move(request), std::move(wake), ScriptedStream::Shared{.counts = counts, .gate = gate}));
@@ -185,6 +189,12 @@ class ScriptedService final : public TextService {
     return snapshot;
   }
   bool Healthy() const override { return healthy; }
+
+  // Token ids of all prompts so far, in the order in which they were started.
+  std::vector<std::vector<int32_t>> StartedPrompts() const {
+    const std::lock_guard lock(started_mutex_);
+    return started_;
+  }
 
   mutable StreamCounts counts;
   Gate gate;
@@ -199,6 +209,8 @@ class ScriptedService final : public TextService {
 
   mutable ScriptedStore store_;
   std::map<std::string, Script> scripts_;
+  mutable std::mutex started_mutex_;
+  std::vector<std::vector<int32_t>> started_;
   const Script any_;
 };
 

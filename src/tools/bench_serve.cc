@@ -1,7 +1,10 @@
 #include "tools/bench_serve.h"
 
+#include <unistd.h>
+
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "tools/statistics.h"
@@ -100,21 +103,30 @@ std::string FirstFailure(const LoadResult& result) {
   return "";
 }
 
+// 32 bits: every reader of JSON can hold it.
+uint64_t FreshSeed() {
+  uint32_t seed = 0;
+  if (getentropy(&seed, sizeof(seed)) != 0) seed = static_cast<uint32_t>(SteadyClock().NowUs());
+  return seed;
+}
+
 }  // namespace
 
-std::vector<LoadRequest> PlanLoad(const ServeBenchOptions& options, const std::vector<std::string>& models) {
+std::vector<LoadRequest> PlanLoad(const ServeBenchOptions& options, const std::vector<std::string>& models,
+                                  uint64_t prompt_seed, LoadRun run) {
+  const uint64_t run_seed = RandomBits(prompt_seed, static_cast<uint64_t>(run));
   std::vector<LoadRequest> requests;
   double at_s = 0;
   for (size_t i = 0; i < options.n_requests; ++i) {
-    // Three draws a request: whom it asks, when the next one arrives, what it says.
-    const double model_draw = RandomUnit(options.seed, 3 * i);
+    // Two draws a request: whom it asks, when the next one arrives.
+    const double model_draw = RandomUnit(options.seed, 2 * i);
     requests.push_back({.model = models[PickModel(options.mix, models.size(), model_draw)],
                         .n_prompt = options.n_prompt,
                         .n_output = options.n_output,
                         .at_s = at_s,
-                        .seed = RandomBits(options.seed, 3 * i + 2)});
+                        .seed = RandomBits(run_seed, i)});
     // Times between arrivals of a Poisson process are exponential.
-    if (options.rate) at_s += -std::log1p(-RandomUnit(options.seed, 3 * i + 1)) / *options.rate;
+    if (options.rate) at_s += -std::log1p(-RandomUnit(options.seed, 2 * i + 1)) / *options.rate;
   }
   return requests;
 }
@@ -158,16 +170,17 @@ Result<ServeBenchReport> RunServeBench(const Endpoint& endpoint, ServeBenchOptio
     if (options.on_progress) options.on_progress(what);
   };
   ServeBenchReport report;
+  report.prompt_seed = options.prompt_seed ? *options.prompt_seed : FreshSeed();
   if (options.with_baseline) {
     say(baseline + " alone");
-    const std::vector<LoadRequest> requests = PlanLoad(options, {baseline});
+    const std::vector<LoadRequest> requests = PlanLoad(options, {baseline}, report.prompt_seed, LoadRun::kBaseAlone);
     DF_ASSIGN_OR_RETURN(const LoadResult result, SendLoad(endpoint, requests, options.load));
     report.baseline = Summarize(baseline, requests, result);
     report.first_failure = FirstFailure(result);
     if (report.baseline->completed == 0) return Unavailable("no request succeeded: " + report.first_failure);
   }
   say(std::to_string(options.models.size()) + " models together");
-  const std::vector<LoadRequest> requests = PlanLoad(options, options.models);
+  const std::vector<LoadRequest> requests = PlanLoad(options, options.models, report.prompt_seed, LoadRun::kTogether);
   DF_ASSIGN_OR_RETURN(const LoadResult result, SendLoad(endpoint, requests, options.load));
   if (report.first_failure.empty()) report.first_failure = FirstFailure(result);
   report.total = Summarize(kTotal, requests, result);
@@ -196,6 +209,7 @@ Json ToJson(const LoadFigures& figures) {
 
 Json ToJson(const ServeBenchReport& report) {
   Json json = ToJson(report.total);
+  json["prompt_seed"] = report.prompt_seed;
   if (report.baseline) {
     json["ratio_to_base"] = RatiosToBase(report.total, *report.baseline);
     json["base_only"] = ToJson(*report.baseline);

@@ -22,7 +22,8 @@ struct ServeBenchOptions {
   size_t n_requests = 100;          // at most 100000
   size_t n_prompt = 128, n_output = 32;
   Mix mix = Mix::kZipf;
-  uint64_t seed = 0;
+  uint64_t seed = 0;                         // of arrivals and models
+  std::optional<uint64_t> prompt_seed = {};  // absent: another one each time, so that no cache knows the prompts
   LoadOptions load = {};
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
@@ -46,10 +47,15 @@ struct ServeBenchReport {
   LoadFigures total;
   std::vector<LoadFigures> variants;  // in the order of the list
   std::string first_failure;          // "" = none
+  uint64_t prompt_seed = 0;           // that was taken
 };
 
-// The requests of one run: times, models and prompts depend on the options alone.
-std::vector<LoadRequest> PlanLoad(const ServeBenchOptions& options, const std::vector<std::string>& models);
+enum class LoadRun : uint64_t { kBaseAlone, kTogether };
+
+// The requests of one run: times and models depend on the options alone. Prompts are of (prompt_seed, run): the base
+// would find those of its run alone in the server's prefix cache, and its first tokens would cost nothing.
+std::vector<LoadRequest> PlanLoad(const ServeBenchOptions& options, const std::vector<std::string>& models,
+                                  uint64_t prompt_seed, LoadRun run);
 // `outcomes` [requests]; those of `model` alone, all for "total".
 LoadFigures Summarize(const std::string& model, const std::vector<LoadRequest>& requests, const LoadResult& result);
 

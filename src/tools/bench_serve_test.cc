@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "base/json.h"
 #include "server/server_fixture.h"
@@ -60,19 +61,43 @@ TEST(LoadClient, ReadsTheAddress) {
 
 TEST(ServeBench, ArrivesAtTheRateAskedFor) {
   const ServeBenchOptions options = {.rate = 5, .n_requests = 4000, .seed = 3};
-  const std::vector<LoadRequest> requests = PlanLoad(options, {"a"});
+  const std::vector<LoadRequest> requests = PlanLoad(options, {"a"}, 1, LoadRun::kTogether);
   EXPECT_EQ(requests.front().at_s, 0);
   // 3999 exponential gaps with mean 0.2 s: their sum has a standard deviation of 1.6 %.
   EXPECT_NEAR(requests.back().at_s, 3999 / 5.0, 3999 / 5.0 * 0.08);
   for (size_t i = 1; i < requests.size(); ++i) EXPECT_GE(requests[i].at_s, requests[i - 1].at_s);
-  const std::vector<LoadRequest> at_once = PlanLoad({.n_requests = 10}, {"a"});
+  const std::vector<LoadRequest> at_once = PlanLoad({.n_requests = 10}, {"a"}, 1, LoadRun::kTogether);
   EXPECT_EQ(at_once.back().at_s, 0);
+}
+
+std::set<uint64_t> PromptSeeds(const std::vector<LoadRequest>& requests) {
+  std::set<uint64_t> seeds;
+  for (const LoadRequest& request : requests) seeds.insert(request.seed);
+  return seeds;
+}
+
+TEST(ServeBench, NoPromptComesTwiceButArrivalsAndModelsDo) {
+  const ServeBenchOptions options = {.rate = 5, .n_requests = 500, .seed = 3};
+  const std::vector<std::string> models = {"a", "b", "c"};
+  const std::vector<LoadRequest> first = PlanLoad(options, models, 1, LoadRun::kBaseAlone);
+  std::set<uint64_t> seeds = PromptSeeds(first);
+  EXPECT_EQ(seeds.size(), 500u);
+  for (const auto& other :
+       {PlanLoad(options, models, 1, LoadRun::kTogether), PlanLoad(options, models, 2, LoadRun::kBaseAlone)}) {
+    for (size_t i = 0; i < first.size(); ++i) {
+      EXPECT_EQ(first[i].at_s, other[i].at_s);
+      EXPECT_EQ(first[i].model, other[i].model);
+    }
+    seeds.merge(PromptSeeds(other));
+  }
+  EXPECT_EQ(seeds.size(), 1500u) << "of the base alone, of all together, of another time";
 }
 
 TEST(ServeBench, AsksAsTheMixSays) {
   const auto count = [](Mix mix) {
     std::map<std::string, double> share;
-    for (const LoadRequest& request : PlanLoad({.n_requests = 6000, .mix = mix}, {"a", "b", "c"})) {
+    for (const LoadRequest& request :
+         PlanLoad({.n_requests = 6000, .mix = mix}, {"a", "b", "c"}, 1, LoadRun::kTogether)) {
       share[request.model] += 1.0 / 6000;
     }
     return share;
@@ -134,6 +159,22 @@ TEST_F(LoadOnServer, ReportsVllmsKeysForEveryVariantAndOverTheBase) {
   EXPECT_TRUE(json["variants"][0]["ratio_to_base"].contains("median_ttft_ms"));
   EXPECT_EQ(json["base_only"]["total_output_tokens"], 12 * 4);
   EXPECT_GE(json["base_only"]["median_e2el_ms"].get<double>(), 6.0) << "four chunks, 2 ms before each";
+}
+
+TEST_F(LoadOnServer, AsksNothingTwice) {
+  Start();
+  const ServeBenchOptions options = {.n_requests = 20, .n_prompt = 16};
+  ServeBenchOptions again = options;
+  again.prompt_seed = ValueOrDie(RunServeBench(At(), options)).prompt_seed;
+  const ServeBenchReport second = ValueOrDie(RunServeBench(At(), options));
+  EXPECT_EQ(ToJson(second)["prompt_seed"], second.prompt_seed);
+  const auto distinct = [&] {
+    const std::vector<std::vector<int32_t>> prompts = service_.StartedPrompts();
+    return std::pair(prompts.size(), std::set(prompts.begin(), prompts.end()).size());
+  };
+  EXPECT_EQ(distinct(), std::pair(size_t{80}, size_t{80})) << "two times two runs";
+  EXPECT_EQ(ValueOrDie(RunServeBench(At(), again)).prompt_seed, *again.prompt_seed);
+  EXPECT_EQ(distinct(), std::pair(size_t{120}, size_t{80})) << "the first time's prompts were asked for";
 }
 
 TEST_F(LoadOnServer, CountsFailuresAndNamesTheFirst) {
