@@ -101,7 +101,8 @@ void PrintPrompts(const tools::ModelBenchReport& report) {
     table.AddRow(
         {std::to_string(line.n_tokens), FormatFixed(line.base_ttft_ms, 1), FormatFixed(line.variant_ttft_ms, 1),
          FormatFixed(line.ttft_ratio, 3), FormatFixed(line.base_token_ms, 2), FormatFixed(line.variant_token_ms, 2),
-         FormatFixed(line.token_ratio, 3), FormatPercent(line.base_bandwidth_share), std::to_string(line.n_pairs)});
+         FormatFixed(line.token_ratio, 3), line.base_bandwidth_share ? FormatPercent(*line.base_bandwidth_share) : "-",
+         std::to_string(line.n_pairs)});
   }
   std::cout << table.Render() << "\n";
 }

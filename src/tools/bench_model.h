@@ -45,7 +45,8 @@ struct PromptLine {
   size_t n_tokens = 0, n_pairs = 0;
   double base_ttft_ms = 0, variant_ttft_ms = 0, ttft_ratio = 0;
   double base_token_ms = 0, variant_token_ms = 0, token_ratio = 0;  // after the first one, with the prompt behind it
-  double base_bandwidth_share = 0, variant_bandwidth_share = 0;     // of those steps
+  // Of those steps; absent where no batch of one row told what a step reads.
+  std::optional<double> base_bandwidth_share = {}, variant_bandwidth_share = {};
 };
 
 // A batch of decoding sequences: all of the base, all of one variant, or each of its own variant.

@@ -129,6 +129,15 @@ TEST(ModelBench, ReportsEveryTableOfASmallModel) {
   EXPECT_EQ(Plots(report)[0].series[0].points.size(), 2u);
 }
 
+TEST(ModelBench, PromisesNothingThatWasNotMeasured) {
+  ModelBenchReport report = {.prompts = {{.n_tokens = 512, .n_pairs = 1, .ttft_ratio = 1.01}}};
+  EXPECT_EQ(Promises(report).size(), 1u) << "the first token; without a batch of one row no share of read bandwidth";
+  EXPECT_TRUE(ToJson(report)["prompts"][0]["base_bandwidth_share"].is_null());
+  report.prompts[0].base_bandwidth_share = 0.9;
+  ASSERT_EQ(Promises(report).size(), 2u);
+  EXPECT_TRUE(Promises(report)[1].holds());
+}
+
 TEST(ModelBench, RefusesWhatDoesNotFit) {
   KernelContext context(1);
   const auto base = SyntheticBase(context, ShapeConfig("small"), 1);
