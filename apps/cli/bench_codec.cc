@@ -21,7 +21,9 @@ constexpr char kExamples[] =
     "  deltafold bench codec\n"
     "  deltafold bench codec --shape qwen3-0.6b --dir /var/tmp\n"
     "  deltafold bench codec --quick --json\n"
-    "The family is made up in a temporary directory, which is removed: 0.3 GB for wide, 2.5 GB for qwen3-0.6b.";
+    "  deltafold bench codec --shape qwen3-0.6b --keep\n"
+    "The family is made up in a temporary directory, which is removed without --keep: 0.3 GB for wide, 2.5 GB for\n"
+    "qwen3-0.6b.";
 
 void Print(const tools::CodecBenchReport& report) {
   const auto rate = [](double bytes_per_second) { return FormatBytes(static_cast<uint64_t>(bytes_per_second)) + "/s"; };
@@ -43,6 +45,7 @@ void Print(const tools::CodecBenchReport& report) {
                   FormatPercent(line.bytes_per_second() / report.disk_read_bytes_per_second)});
   }
   std::cout << table.Render();
+  if (!report.kept.empty()) std::cout << "\nbase, fine-tune, delta-0 and compressed are in " << report.kept << "\n";
 }
 
 Status Run(const Arguments& arguments) {
@@ -70,6 +73,7 @@ void AddBenchCodec(const Command& bench) {
   command.Option("--dir", arguments->options.directory, "Where to put it [the system's temporary directory]")
       .Value("DIR");
   command.Option("--threads", arguments->options.n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  command.Switch("--keep", arguments->options.keep, "Leave the family there and say where");
   command.Switch("--quick", arguments->quick, "A small family, one round");
   command.Switch("--json", arguments->json, "Print the report as JSON");
   command.Footer(kExamples);

@@ -59,8 +59,8 @@ Result<std::shared_ptr<const BaseWeights>> MakeBase(const Arguments& arguments) 
   if (made_up) {
     if (arguments.weights == WeightMemory::kMapped) {
       return InvalidArgument(
-          "made-up weights are in no file that could be mapped: bench codec --shape SHAPE --dir DIR writes them, "
-          "DIR/base is what to give here");
+          "made-up weights are in no file that could be mapped: `deltafold bench codec --shape SHAPE --keep` writes "
+          "files and says where; give the base there as --shape");
     }
     DF_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(arguments));
     return tools::MakeBenchBase(config, arguments.options.n_variants);

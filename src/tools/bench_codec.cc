@@ -29,7 +29,7 @@ namespace {
 constexpr size_t kDiskBytes = size_t{256} << 20;
 constexpr size_t kDiskPieceBytes = size_t{8} << 20;
 
-// Removed with all that is in it.
+// Removed with all that is in it, unless it is released.
 class TemporaryDirectory {
  public:
   static Result<TemporaryDirectory> Make(const std::string& parent) {
@@ -46,6 +46,7 @@ class TemporaryDirectory {
     if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
   const std::string& path() const { return path_; }
+  std::string Release() { return std::exchange(path_, ""); }
 
  private:
   explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
@@ -277,8 +278,9 @@ Result<CodecBenchReport> RunCodecBench(const CodecBenchOptions& options) {
     return FailedPrecondition("the scalar target is the oracle and has no limits to be measured against");
   }
   DF_RETURN_IF_ERROR(SyntheticConfig(options.shape).status());
-  DF_ASSIGN_OR_RETURN(const TemporaryDirectory directory, TemporaryDirectory::Make(options.directory));
+  DF_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Make(options.directory));
   DF_RETURN_IF_ERROR(CodecRun(options, directory.path(), report).All());
+  if (options.keep) report.kept = directory.Release();
   return report;
 }
 
@@ -290,6 +292,7 @@ Json ToJson(const CodecBenchReport& report) {
                  {"copy_bytes_per_second", report.copy_bytes_per_second},
                  {"disk_read_bytes_per_second", report.disk_read_bytes_per_second},
                  {"disk_write_bytes_per_second", report.disk_write_bytes_per_second}}}};
+  if (!report.kept.empty()) json["kept"] = report.kept;
   json["results"] = Json::array();
   for (const CodecLine& line : report.lines) {
     json["results"].push_back({{"name", line.what},

@@ -16,6 +16,7 @@ struct CodecBenchOptions {
   std::string directory = {};  // an existing one, for a temporary directory in it; "" = the system's
   size_t n_threads = 0;        // 0 = UsableCpus()
   size_t n_rounds = 3;
+  bool keep = false;                                              // the made-up family stays where the report says
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
 
@@ -32,9 +33,11 @@ struct CodecBenchReport {
   double read_bytes_per_second = 0, copy_bytes_per_second = 0;             // of memory
   double disk_read_bytes_per_second = 0, disk_write_bytes_per_second = 0;  // past the page cache; to stable storage
   std::vector<CodecLine> lines = {};
+  std::string kept = {};  // holds base, fine-tune, delta-0, compressed; "" = removed
 };
 
-// The only errors are kInvalidArgument (unknown shape) and kIo; what was written is removed in any case.
+// The only errors are kInvalidArgument (unknown shape) and kIo; what was written is removed unless all went well
+// and it is to be kept.
 Result<CodecBenchReport> RunCodecBench(const CodecBenchOptions& options);
 
 Json ToJson(const CodecBenchReport& report);

@@ -157,6 +157,7 @@ TEST(CodecBenchSlow, MeasuresEveryLineAndLeavesNothingBehind) {
   EXPECT_EQ(json["results"].size(), 12u);
   for (const Json& line : json["results"]) EXPECT_GT(line["bytes_per_second"].get<double>(), 0) << line["name"];
   EXPECT_GT(json["limits"]["disk_read_bytes_per_second"].get<double>(), 0);
+  EXPECT_FALSE(json.contains("kept"));
   ExpectRefusal(RunCodecBench({.shape = "gpt-5", .directory = directory.path(), .n_rounds = 1}),
                 StatusCode::kInvalidArgument, {"gpt-5"});
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));

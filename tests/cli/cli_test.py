@@ -100,6 +100,24 @@ class Usage(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
         self.assertIn("batch", done.stderr)
 
+    def test_made_up_weights_can_be_mapped_as_the_refusal_says(self):
+        done = deltafold("bench", "model", "--shape", "small", "--weights", "mmap")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        advised = re.search(r"`deltafold (bench codec) --shape SHAPE (--keep)`", done.stderr)
+        self.assertIsNotNone(advised, done.stderr)
+        with tempfile.TemporaryDirectory() as directory:
+            done = deltafold(*advised[1].split(), advised[2], "--quick", "--dir", directory, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            kept = Path(json.loads(done.stdout)["kept"])
+            self.assertEqual([kept], list(Path(directory).iterdir()))
+            done = deltafold("bench", "model", "--shape", kept / "base", "--weights", "mmap", "--quick", "--batch", 2,
+                             "--prompt-len", 16, "--variants", 1, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads(done.stdout)
+            self.assertGreater(report["memory"]["rss_file_bytes"], 0)
+            self.assertIsNone(report["prompts"][0]["base_bandwidth_share"], "no batch of one row was asked for")
+            self.assertEqual(report["promises"], [])
+
     def test_a_plot_that_cannot_be_written_is_refused_before_measuring(self):
         done = deltafold("bench", "model", "--shape", BASE, "--quick", "--plot", "/no/such/folder/plot.svg")
         self.assertEqual((done.returncode, done.stdout), (1, ""))
