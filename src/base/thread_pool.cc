@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/cpu_quota.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -162,13 +163,9 @@ size_t UsableCpus() {
   size_t cpus = std::thread::hardware_concurrency();
   if (sched_getaffinity(0, sizeof(set), &set) == 0) cpus = static_cast<size_t>(CPU_COUNT(&set));
   std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period_us = 0;
-  if (quota_file >> quota >> period_us && quota != "max" && period_us > 0) {
-    const double share = std::strtod(quota.c_str(), nullptr) / period_us;
-    if (share >= 1) cpus = std::min(cpus, static_cast<size_t>(share));
-  }
-  return std::max<size_t>(cpus, 1);
+  std::string cpu_max;
+  std::getline(quota_file, cpu_max);
+  return CpusWithinQuota(cpu_max, std::max<size_t>(cpus, 1));
 }
 
 }  // namespace df
