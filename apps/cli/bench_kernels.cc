@@ -138,7 +138,8 @@ int Run(const Arguments& arguments) {
 }  // namespace
 
 void AddBenchKernels(const Command& bench) {
-  const Command command = bench.Sub("kernels", "Every kernel against its target and this machine's limits");
+  const Command command =
+      bench.Sub("kernels", "The linear layer, packing and one step against their targets and this machine's limits");
   auto arguments = std::make_shared<Arguments>();
   command.Option("--threads", arguments->threads, "Numbers of threads to measure with")
       .SplitAtCommas()

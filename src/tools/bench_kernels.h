@@ -1,4 +1,4 @@
-// Every kernel against its target, beside this machine's limits.
+// The linear layer, packing and one step against their targets, beside this machine's limits.
 #ifndef DELTAFOLD_TOOLS_BENCH_KERNELS_H_
 #define DELTAFOLD_TOOLS_BENCH_KERNELS_H_
 
