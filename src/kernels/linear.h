@@ -11,8 +11,8 @@
 // bits: KernelOptions::sign_kernel). Prefill: one blocked GEMM per segment, the signs folded into the weight tile while
 // it is unpacked (W_eff exists as a tile only, in f32). With options.batch_invariant a row's phase is its path, and
 // `auto` means exact. Else many decode rows of one variant are folded, a few prefill rows are not, and `auto` takes the
-// 14-bit tables where several rows' signs would cost more than they may. docs/kernels.md has the loops, cost.h the
-// cost.
+// 14-bit tables from 2 sign products (row x plane) on; with AVX-512 from 4, on AMD's cores with AVX-512 from the first.
+// docs/kernels.md has the loops, cost.h the cost.
 #ifndef DELTAFOLD_KERNELS_LINEAR_H_
 #define DELTAFOLD_KERNELS_LINEAR_H_
 

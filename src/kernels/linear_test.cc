@@ -483,6 +483,35 @@ TEST(Linear, EveryKindOfCoreGivesTheSameBits) {
   cpu::SetThisCore(own);
 }
 
+TEST(Linear, AutoTakesTablesFromTheSignProductOnThatTheContractNames) {
+  const cpu::CoreHabits own = cpu::ThisCore();
+  Family family(64, 640, DType::kBf16, false, 29, {.batch_invariant = false});
+  family.Add({.planes = 1, .row_scale = true});
+  TensorStore store(30);
+  const Mat<float> x = RandomRows(store, 4, 640);
+  const auto result = [&](SignKernel kernel, size_t n) {
+    family.context.options.sign_kernel = kernel;
+    std::vector<float> y(n * 64);
+    const LinearSegment segment = {.begin = 0, .end = n, .phase = Phase::kDecode, .delta = family.Packed(0)};
+    Linear(family.context, family.base, {&segment, 1}, MatView<const float>(x.Row(0), n, x.cols()),
+           MatView<float>(y.data(), n, 64));
+    return y;
+  };
+  OnEveryTarget([&](const std::string& target) {
+    if (target == "scalar") return;
+    for (const bool amd : {false, true}) {
+      cpu::SetThisCore({.prefetches_streams = amd, .halves_vectors = amd});
+      const size_t first = !target.starts_with("avx512") ? 2 : amd ? 1 : 4;
+      for (size_t n = 1; n <= 4; ++n) {
+        EXPECT_NE(result(SignKernel::kExact, n), result(SignKernel::kLookup, n)) << target << " " << n;
+        EXPECT_EQ(result(SignKernel::kAuto, n), result(n < first ? SignKernel::kExact : SignKernel::kLookup, n))
+            << target << " " << n << (amd ? " on AMD" : "");
+      }
+    }
+  });
+  cpu::SetThisCore(own);
+}
+
 TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
   Family family(64, 300, DType::kF16, false, 14, {.batch_invariant = true});
   family.Add({.planes = 1, .row_scale = true, .ranks = {4}});
