@@ -12,6 +12,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   target_compile_definitions(df_vector INTERFACE HWY_BASELINE_TARGETS=HWY_SSE4
                              "HWY_DISABLED_TARGETS=(HWY_SCALAR|HWY_EMU128|HWY_SSSE3)")
 endif()
+pkg_check_modules(YAMLCPP REQUIRED IMPORTED_TARGET yaml-cpp>=0.7)  # 0.7.0: merge recipes; depth and aliases capped by us
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash>=0.8)  # 0.8.1: XXH3-128 fingerprints at memory speed
 pkg_check_modules(RE2 REQUIRED IMPORTED_TARGET re2)                # linear-time patterns from adapter configs
 pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core>=1.0)  # 1.0.1: metrics text; core only, no HTTP of its own

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 packages=(
   clang-19 lld-19 llvm-19 libclang-rt-19-dev clang-format-19 clang-tidy-19 g++ cmake ninja-build ccache pkg-config git
   libhwy-dev libboost1.81-dev nlohmann-json3-dev libre2-dev libcli11-dev libspdlog-dev libfmt-dev prometheus-cpp-dev
-  libxxhash-dev libopenblas-serial-dev libgtest-dev libbenchmark-dev
+  libxxhash-dev libyaml-cpp-dev libopenblas-serial-dev libgtest-dev libbenchmark-dev
   python3 python3-venv ca-certificates
 )
 
