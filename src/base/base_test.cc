@@ -16,6 +16,7 @@
 #include <fstream>
 #include <numeric>
 #include <thread>
+#include <vector>
 
 #include "base/atomic_file.h"
 #include "base/clock.h"
@@ -270,14 +271,39 @@ TEST(ThreadPool, StartsNoMoreThreadsThanCpusAndStillRunsAllParts) {
   }
 }
 
+cpu_set_t MaskOf(pid_t thread) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  EXPECT_EQ(sched_getaffinity(thread, sizeof(mask), &mask), 0);
+  return mask;
+}
+
+// The mask of the pool's worker, which is asked anew for its part of a call, from this thread; empty: it got no CPU in
+// time.
+cpu_set_t MaskOfWorker(ThreadPool& pool) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  std::atomic<bool> seen = false;
+  const std::thread::id caller = std::this_thread::get_id();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the worker parks
+  pool.ParallelFor(2, 1, [&](size_t, size_t, size_t thread) {
+    if (thread == 1 && std::this_thread::get_id() != caller) {
+      mask = MaskOf(0);
+      seen = true;
+    }
+    const SteadyClock clock;
+    for (const int64_t start_us = clock.NowUs(); thread == 0 && !seen && clock.NowUs() - start_us < 200'000;) {
+    }
+  });
+  return mask;
+}
+
 // Waking a worker where the caller runs would make the two take turns beside an idle CPU.
 TEST(ThreadPool, WorkersKeepOffTheCallersCpuWhereverItIsMoved) {
-  cpu_set_t before;
-  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
   if (UsableCpus() < 2) GTEST_SKIP() << "one CPU: no worker is started";
-  const std::thread::id caller = std::this_thread::get_id();
+  const cpu_set_t before = MaskOf(0);
   int n_seen = 0;
-  {
+  std::thread([&] {  // not the main thread, whose mask is the process's
     ThreadPool pool(2);
     for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
       if (!CPU_ISSET(cpu, &before)) continue;
@@ -285,28 +311,48 @@ TEST(ThreadPool, WorkersKeepOffTheCallersCpuWhereverItIsMoved) {
       CPU_ZERO(&one);
       CPU_SET(cpu, &one);
       ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the worker parks
-      std::atomic<int> n_allowed = -1, n_forbidden = -1;
-      pool.ParallelFor(2, 1, [&](size_t, size_t, size_t thread) {
-        cpu_set_t allowed;
-        if (thread == 1 && std::this_thread::get_id() != caller &&
-            sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
-          n_forbidden = CPU_ISSET(cpu, &allowed) ? 0 : 1;
-          n_allowed = CPU_COUNT(&allowed);
-        }
-        const SteadyClock clock;
-        for (const int64_t start_us = clock.NowUs();
-             thread == 0 && n_allowed < 0 && clock.NowUs() - start_us < 200'000;) {
-        }
-      });
-      if (n_allowed < 0) continue;  // it got no CPU in time
+      const cpu_set_t allowed = MaskOfWorker(pool);
+      if (CPU_COUNT(&allowed) == 0) continue;
       ++n_seen;
-      EXPECT_EQ(n_forbidden, 1) << cpu;
-      EXPECT_EQ(n_allowed, CPU_COUNT(&before) - 1) << cpu;
+      EXPECT_FALSE(CPU_ISSET(cpu, &allowed)) << cpu;
+      EXPECT_EQ(CPU_COUNT(&allowed), CPU_COUNT(&before) - 1) << cpu;
     }
-  }
-  EXPECT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  })
+      .join();
   EXPECT_GT(n_seen, 0);
+}
+
+// As `taskset -ap` does it to a running process, whose caller has to move for that.
+TEST(ThreadPool, WorkersStayWithinAMaskThatTheProcessIsGivenLater) {
+  if (UsableCpus() < 2) GTEST_SKIP() << "one CPU: no worker is started";
+  const cpu_set_t before = MaskOf(0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) cpus.push_back(cpu);
+  }
+  const auto confine = [](pid_t thread, int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ASSERT_EQ(sched_setaffinity(thread, sizeof(one), &one), 0);
+  };
+  bool seen = false;
+  std::thread([&] {
+    ThreadPool pool(2);
+    confine(0, cpus.front());
+    static_cast<void>(MaskOfWorker(pool));
+    confine(getpid(), cpus.back());
+    confine(0, cpus.back());
+    for (int call = 0; call < 20 && !seen; ++call) {
+      const cpu_set_t allowed = MaskOfWorker(pool);
+      if (CPU_COUNT(&allowed) == 0) continue;
+      seen = true;
+      EXPECT_EQ(CPU_COUNT(&allowed), 1);
+      EXPECT_TRUE(CPU_ISSET(cpus.back(), &allowed));
+    }
+  }).join();
+  EXPECT_EQ(sched_setaffinity(getpid(), sizeof(before), &before), 0);
+  EXPECT_TRUE(seen);
 }
 
 TEST(ThreadPool, KeepsWhatIsNotWorthAThreadOnTheCaller) {

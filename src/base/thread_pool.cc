@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -40,6 +41,16 @@ bool SpinUntil(const Condition& condition) {
     }
   } while (std::chrono::steady_clock::now() < end);
   return false;
+}
+
+// The process's mask as it is now, which an operator may change at any time (taskset, cpusets): that of its main
+// thread, as no pool binds that one. Within it `cpus`, and all of it where those are none of it.
+cpu_set_t WithinProcess(const cpu_set_t& cpus) {
+  cpu_set_t process, both;
+  CPU_ZERO(&process);
+  if (sched_getaffinity(getpid(), sizeof(process), &process) != 0) return cpus;
+  CPU_AND(&both, &cpus, &process);
+  return CPU_COUNT(&both) > 0 ? both : process;
 }
 
 }  // namespace
@@ -132,7 +143,8 @@ void ThreadPool::KeepWorkersOff(int caller_cpu) {
   if (caller_cpu < 0 || caller_cpu == caller_cpu_) return;
   caller_cpu_ = caller_cpu;
   for (size_t i = 0; i < workers_.size(); ++i) {
-    const cpu_set_t cpus = nodes_.empty() ? usable_ : CpuSetOf(nodes_[NodeOfThread(nodes_, i + 1, n_threads())]);
+    const cpu_set_t cpus =
+        WithinProcess(nodes_.empty() ? usable_ : CpuSetOf(nodes_[NodeOfThread(nodes_, i + 1, n_threads())]));
     cpu_set_t others = cpus;
     CPU_CLR(caller_cpu, &others);
     const cpu_set_t& allowed = CPU_COUNT(&others) > 0 ? others : cpus;

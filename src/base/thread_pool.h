@@ -22,7 +22,7 @@ class ThreadPool {
  public:
   // `n_threads` >= 1 counts the caller: 1 starts no thread at all. No more are started than UsableCpus(), fewer where
   // the system gives fewer (limits of memory or processes): parts then outnumber threads, which take one after another.
-  // Where there are several memory nodes, each worker stays on the node of its part.
+  // Where there are several memory nodes, each worker stays on the node of its part; always within the process's mask.
   explicit ThreadPool(size_t n_threads, std::vector<NumaNode> nodes = UsableNumaNodes());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
