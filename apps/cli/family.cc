@@ -60,7 +60,7 @@ Result<Family> LoadFamily(const FamilyOptions& options) {
     DF_ASSIGN_OR_RETURN(given.emplace_back(), ParseVariant(argument));
   }
   // All of them, as long as the program runs.
-  DF_ASSIGN_OR_RETURN(family.store, LiveStore::Create(family.base, {.idle_timeout_s = 0}));
+  DF_ASSIGN_OR_RETURN(family.store, LiveStore::Create(family.base, {.idle_timeout_s = 0, .readers = context.readers}));
   DF_RETURN_IF_ERROR(FromFiles(family.store->AddGiven(given, {})));
   DF_ASSIGN_OR_RETURN(family.chosen, Choose(family, options.use));
   return family;

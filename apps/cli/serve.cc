@@ -118,6 +118,7 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
     DF_RETURN_IF_ERROR(FromFiles(ReplaceTemplate(options.chat_template, family.base)));
   }
   LiveStoreOptions store_options = StoreOptionsFor(options, AvailableMemoryBytes());
+  store_options.readers = context.readers;  // the engine has as many threads
   store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", Printable(line)); };
   DF_ASSIGN_OR_RETURN(family.store, FromFiles(LiveStore::Create(family.base, std::move(store_options))));
   std::vector<GivenVariant> given;

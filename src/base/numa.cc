@@ -117,10 +117,10 @@ std::vector<NumaShare> NumaShares(std::span<const NumaNode> nodes, size_t n_thre
   return shares;
 }
 
-void PlaceShares(std::span<const NumaNode> nodes, size_t n_threads, MutableBytes memory) {
+void PlaceShares(const NumaReaders& readers, MutableBytes memory) {
   constexpr size_t kWordBits = 8 * sizeof(unsigned long);
   for (const NumaShare& share :
-       NumaShares(nodes, n_threads, reinterpret_cast<uintptr_t>(memory.data()), memory.size())) {
+       NumaShares(readers.nodes, readers.n_threads, reinterpret_cast<uintptr_t>(memory.data()), memory.size())) {
     std::array<unsigned long, kMaxNumber / kWordBits> mask = {};
     mask[share.node_id / kWordBits] |= 1UL << share.node_id % kWordBits;
     // The system counts one bit less than it is told. What it refuses is advice that is not taken.

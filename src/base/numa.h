@@ -44,9 +44,15 @@ struct NumaShare {
 // rounded to huge pages (what is smaller than one stays where it falls); neighbours on one node are joined.
 std::vector<NumaShare> NumaShares(std::span<const NumaNode> nodes, size_t n_threads, uintptr_t address, size_t size);
 
+// The threads that will read some memory in equal parts, and the nodes that they are spread over (none: nothing to
+// decide).
+struct NumaReaders {
+  std::vector<NumaNode> nodes;
+  size_t n_threads = 1;
+};
 // Asks for the pages of untouched memory to come from the nodes of the threads that read them, whoever touches them
 // first.
-void PlaceShares(std::span<const NumaNode> nodes, size_t n_threads, MutableBytes memory);
+void PlaceShares(const NumaReaders& readers, MutableBytes memory);
 // The node's CPUs as the system's calls want them.
 cpu_set_t CpuSetOf(const NumaNode& node);
 // Confines the calling thread to them.

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "base/thread_pool.h"
+#include "testing/memory_policy.h"
 #include "testing/temporary_directory.h"
 
 namespace df {
@@ -102,19 +102,13 @@ TEST(PlaceShares, SetsThePolicyOfThePages) {
   constexpr size_t kBytes = size_t{8} << 20;
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
-  const auto mode = [&] {
-    int found = -1;
-    constexpr unsigned long kOfAddress = 2;  // MPOL_F_ADDR
-    const long rc =
-        syscall(SYS_get_mempolicy, &found, nullptr, 0, static_cast<uint8_t*>(memory) + kBytes / 2, kOfAddress);
-    return rc == 0 ? found : -1;
-  };
-  if (mode() < 0) GTEST_SKIP() << "the system has no memory policies";
-  EXPECT_EQ(mode(), 0);
+  const auto* middle = static_cast<uint8_t*>(memory) + kBytes / 2;
+  if (!testing::MemoryPolicyAt(middle)) GTEST_SKIP() << "the system has no memory policies";
+  EXPECT_EQ(testing::MemoryPolicyAt(middle)->mode, 0);
   // Every machine has a node 0: two that are the same suffice to see that the system takes the call.
   const std::vector<NumaNode> nodes = {{.id = 0, .cpus = {0}}, {.id = 0, .cpus = {1}}};
-  PlaceShares(nodes, 2, {static_cast<uint8_t*>(memory), kBytes});
-  EXPECT_EQ(mode(), 1);  // MPOL_PREFERRED
+  PlaceShares({.nodes = nodes, .n_threads = 2}, {static_cast<uint8_t*>(memory), kBytes});
+  EXPECT_EQ(testing::MemoryPolicyAt(middle)->mode, 1);
   munmap(memory, kBytes);
 }
 

@@ -60,7 +60,7 @@ constexpr size_t kReleaseBytes = size_t{8} << 20;
 void RunJob(KernelContext& context, const Job& job, void (*release)(void* user, Bytes part), void* user) {
   const size_t n_tiles = (job.d_out + kTileRows - 1) / kTileRows;
   // Products give each thread an equal share of the tiles: its pages lie on its node, whichever thread packs them.
-  PlaceShares(context.pool.nodes(), context.pool.n_threads(), {job.tiles, n_tiles * job.tile_bytes});
+  PlaceShares(context.readers, {job.tiles, n_tiles * job.tile_bytes});
   const size_t source_tile_bytes = kTileRows * job.stride_bytes;
   const size_t per_part =
       release == nullptr ? n_tiles : std::max<size_t>(1, kReleaseBytes / std::max<size_t>(1, source_tile_bytes));

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "kernels/linear_fixture.h"
 #include "kernels/target.h"
+#include "testing/memory_policy.h"
 
 namespace df::kernels {
 namespace {
@@ -178,6 +179,27 @@ TEST(PackDelta, IsTheSameInAnArena) {
   EXPECT_TRUE(std::ranges::equal(carved.low_rank[0].b.tiles.span(), own.low_rank[0].b.tiles.span()));
   EXPECT_TRUE(std::ranges::equal(carved.raw->tiles.span(), own.raw->tiles.span()));
   EXPECT_TRUE(std::ranges::equal(carved.bias.span(), own.bias.span()));
+}
+
+// As a store's loader does it: one thread packs what an engine of two will read, on two nodes. No machine has the
+// second one of these, so that asking for it changes nothing.
+TEST(PackDelta, PlacesSignsByTheThreadsThatWillReadThem) {
+  constexpr size_t kSize = 8192, kNoNode = 900;
+  const std::vector<uint8_t> bits(kSize * kSize / 8);
+  LinearDelta stored;
+  stored.d_out = stored.d_in = kSize;
+  stored.planes.push_back({.bits = bits, .row_scale = {}, .col_scale = {}});
+  KernelContext context(1);
+  context.readers = {.nodes = {{.id = 0, .cpus = {0}}, {.id = kNoNode, .cpus = {1}}}, .n_threads = 2};
+  Arena arena(ArenaBytes(stored));
+  const PackedDelta delta = PackDelta(context, stored, &arena);
+  const uint8_t* const packed = delta.planes[0].bits.data();
+  const auto first = testing::MemoryPolicyAt(packed + bits.size() / 4);
+  const auto second = testing::MemoryPolicyAt(packed + bits.size() / 4 * 3);
+  if (!first) GTEST_SKIP() << "the system has no memory policies";
+  EXPECT_EQ(first->mode, 1);
+  EXPECT_EQ(first->mask, 1U);
+  EXPECT_EQ(second->mode, 0) << "all of it was asked of the first node";
 }
 
 // Every part of a delta, alone and together: what a load will hold is known before it.

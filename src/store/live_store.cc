@@ -53,7 +53,8 @@ LiveStore::LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<
       options_(std::move(options)),
       set_(ResidentSet::Create(base_.weights, {.cache = CacheOptionsFor(options_),
                                                .load_bytes_per_second = options_.load_bytes_per_second,
-                                               .clock = options_.clock})),
+                                               .clock = options_.clock,
+                                               .readers = options_.readers})),
       registry_(base_.variant->name, base_.variant),
       state_(std::move(state)) {}
 

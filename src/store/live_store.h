@@ -36,6 +36,7 @@ struct LiveStoreOptions {
   int64_t look_every_ms = 1000;                       // at the watched directory
   std::string variant_dir = {};                       // watched once RestoreAndWatch was called; "" = none
   std::shared_ptr<const Clock> clock = nullptr;       // null: SteadyClock
+  NumaReaders readers = {};                           // as in ResidentSetOptions
   std::function<void(const std::string&)> warn = {};  // one line; called on any thread
 };
 

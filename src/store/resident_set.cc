@@ -62,6 +62,7 @@ ResidentSet::ResidentSet(std::shared_ptr<const BaseWeights> base, ResidentSetOpt
     : base_(std::move(base)),
       clock_(options.clock ? std::move(options.clock) : std::make_shared<const SteadyClock>()),
       keeps_pace_(options.load_bytes_per_second != 0),
+      readers_(std::move(options.readers)),
       cache_(options.cache),
       bucket_(options.load_bytes_per_second) {}
 
@@ -298,6 +299,7 @@ Status ResidentSet::Pace(size_t bytes) {
 
 void ResidentSet::LoadLoop() {
   KernelContext context(1);
+  context.readers = readers_;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const std::optional<CacheId> id = cache_.NextLoad(clock_->NowUs());

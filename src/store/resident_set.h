@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/numa.h"
 #include "store/generation.h"
 #include "store/load_pace.h"
 #include "store/residency_cache.h"
@@ -57,6 +58,7 @@ struct ResidentSetOptions {
   CacheOptions cache = {};                       // max_loads = number of loader threads
   uint64_t load_bytes_per_second = 0;            // while somebody decodes; 0 = as fast as it goes
   std::shared_ptr<const Clock> clock = nullptr;  // null: SteadyClock
+  NumaReaders readers = {};                      // the engine's threads: where weights should lie
 };
 
 // Thread-safe.
@@ -130,6 +132,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   const std::shared_ptr<const BaseWeights> base_;
   const std::shared_ptr<const Clock> clock_;
   const bool keeps_pace_;
+  const NumaReaders readers_;
 
   mutable std::mutex mutex_;
   std::condition_variable loaders_, dropper_, waiters_;

@@ -46,11 +46,14 @@ struct KernelOptions {
 
 struct KernelContext {
   explicit KernelContext(size_t n_threads, const KernelOptions& kernel_options = {})
-      : pool(n_threads), options(kernel_options) {}
+      : pool(n_threads), options(kernel_options), readers{.nodes = pool.nodes(), .n_threads = n_threads} {}
 
   ThreadPool pool;
   Scratch scratch;  // slots are allotted in kernels/scratch_slots.h
   KernelOptions options;
+  // Who will multiply by what is packed here, and by that where its pages should lie: this context's own threads, or
+  // those of another that it packs for.
+  NumaReaders readers;
 };
 
 }  // namespace df
