@@ -19,11 +19,12 @@ struct Cost {
   }
 };
 
-// One Linear call. Bytes: the base once for its decode rows and once for the prefill rows that see it plain; for every
-// segment its own planes, pairs, rows and raw weights, and the base once more where planes are folded into it; x and y
-// once. FLOPs: 2 a weight and row; a decode row adds 1 a sign (prefill folds signs into the weight: 1 a weight and
-// segment).
-Cost LinearCost(const LinearWeight& base, std::span<const LinearSegment> segments);
+// One Linear call under `options`, by the paths that its segments take (linear_path.h). Bytes: the base once for the
+// rows by tables and once for the rows by panels that see it plain; for every segment its own planes, pairs, rows and
+// raw weights, and the base once more where planes are folded into it; x and y once. FLOPs: 2 a weight and row; signs
+// by tables 1 for each four of them and row, exact or by 14 bits (the tables themselves, 16 / d_out of that, are not
+// counted), folded ones 1 a weight and segment.
+Cost LinearCost(const KernelOptions& options, const LinearWeight& base, std::span<const LinearSegment> segments);
 
 // The segment's own weights, in bytes.
 double DeltaBytes(const PackedDelta& delta);

@@ -12,7 +12,7 @@
 // it is unpacked (W_eff exists as a tile only, in f32). With options.batch_invariant a row's phase is its path, and
 // `auto` means exact. Else many decode rows of one variant are folded, a few prefill rows are not, and `auto` takes the
 // 14-bit tables from 2 sign products (row x plane) on; with AVX-512 from 4, on AMD's cores with AVX-512 from the first.
-// docs/kernels.md has the loops, cost.h the cost.
+// linear_path.h has the choice, docs/kernels.md the loops, cost.h the cost.
 #ifndef DELTAFOLD_KERNELS_LINEAR_H_
 #define DELTAFOLD_KERNELS_LINEAR_H_
 

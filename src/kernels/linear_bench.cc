@@ -126,7 +126,7 @@ void RunLinear(benchmark::State& state, Phase phase, size_t n, size_t n_variants
     Linear(world.context, world.bases[call++ % kCopies], segments, MatView<const float>(world.x.Row(0), n, kSize),
            world.y.Rows(0, n));
   }
-  Report(state, LinearCost(world.bases[0], segments));
+  Report(state, LinearCost(world.context.options, world.bases[0], segments));
 }
 
 void LinearDecodeBase(benchmark::State& state) {

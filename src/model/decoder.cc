@@ -183,7 +183,7 @@ MatView<float> Decoder::Logits(KernelContext& context, std::span<const size_t> r
     }
     if (m.rows.linear.empty()) continue;
     kernels::Linear(context, weight, m.rows.linear, last, logits);
-    m.rows.cost += kernels::LinearCost(weight, m.rows.linear);
+    m.rows.cost += kernels::LinearCost(context.options, weight, m.rows.linear);
   }
   return logits;
 }

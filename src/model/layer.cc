@@ -25,7 +25,7 @@ struct LayerView {
       rows.linear.push_back({group.begin, group.end, group.phase, delta && !delta->IsBase() ? delta : nullptr});
     }
     kernels::Linear(context, base.layers[layer].linear[i], rows.linear, x, y);
-    rows.cost += kernels::LinearCost(base.layers[layer].linear[i], rows.linear);
+    rows.cost += kernels::LinearCost(context.options, base.layers[layer].linear[i], rows.linear);
   }
 
   std::span<const kernels::NormSegment> Norm(NormSlot slot) const {

@@ -143,22 +143,13 @@ size_t MinLookupProducts() {
   if (kLanes < 16) return 2;
   return ThisCore().halves_vectors ? 1 : 4;
 }
-// Folding reads the base a second time, in the phase that unpacks every weight. On a Zen 4 with AVX-512 (0.6B shape, 2
-// threads) 8 rows of one variant took 2.0 of the base's time so and 1.3 by tables, 14 rows 1.5 so.
-inline constexpr size_t kMinFoldRows = 16;
-// A few prefill rows ride on the reading of the base that the decode rows pay.
-inline constexpr size_t kMaxUnfoldedRows = 4;
-
 template <class Signs>
 void LinearWith(KernelContext& context, const LinearCall& call) {
-  PlanOptions options = {.max_decode_group = kTileGroup,
-                         .max_prefill_group = kPanelGroup,
-                         .octet_bytes = Signs::kOctetBytes,
-                         .block_bytes = Signs::kBlockBytes};
-  if (!context.options.batch_invariant) {
-    options.min_fold_rows = kMinFoldRows;
-    options.max_unfolded_rows = kMaxUnfoldedRows;
-  }
+  const PlanOptions options = {.max_decode_group = kTileGroup,
+                               .max_prefill_group = kPanelGroup,
+                               .octet_bytes = Signs::kOctetBytes,
+                               .block_bytes = Signs::kBlockBytes,
+                               .paths = PathsFor(context.options)};
   const LinearPlan plan = MakePlan(context, options, call);
   PackRows(context, plan);
   BuildSignTables<Signs>(context, plan);
@@ -167,19 +158,9 @@ void LinearWith(KernelContext& context, const LinearCall& call) {
   if (!plan.prefill.empty()) PrefillSets(context, plan);
 }
 
-// Sign products of decode rows: a plane and row each.
-size_t CountSignProducts(std::span<const LinearSegment> segments) {
-  size_t n = 0;
-  for (const LinearSegment& segment : segments) {
-    if (segment.delta == nullptr || segment.phase != Phase::kDecode) continue;
-    n += (segment.end - segment.begin) * segment.delta->planes.size();
-  }
-  return n;
-}
-
 bool UsesLookup(const KernelOptions& options, std::span<const LinearSegment> segments) {
   if (options.sign_kernel != SignKernel::kAuto) return options.sign_kernel == SignKernel::kLookup;
-  return !options.batch_invariant && CountSignProducts(segments) >= MinLookupProducts();
+  return !options.batch_invariant && CountSignProducts(PathsFor(options), segments) >= MinLookupProducts();
 }
 
 void LinearImpl(KernelContext& context, const LinearCall& call) {

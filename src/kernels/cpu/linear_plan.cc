@@ -27,20 +27,13 @@ struct Sizes {
   size_t low_rank_floats = 0;
 };
 
-// The phase whose path the segment's rows take.
-Phase PathOf(const LinearSegment& segment, const PlanOptions& options) {
-  const size_t n = RowsOf(segment);
-  if (segment.phase == Phase::kPrefill) return n <= options.max_unfolded_rows ? Phase::kDecode : Phase::kPrefill;
-  return HasPlanes(segment) && n >= options.min_fold_rows ? Phase::kPrefill : Phase::kDecode;
-}
-
 Sizes Measure(std::span<const LinearSegment> segments, const PlanOptions& options) {
   Sizes sizes;
   for (const LinearSegment& segment : segments) {
     const size_t n = RowsOf(segment);
     sizes.n_rows += n;
     if (segment.delta == nullptr) continue;
-    if (HasPlanes(segment) && PathOf(segment, options) == Phase::kDecode) {
+    if (HasPlanes(segment) && PathOf(options.paths, segment) == LinearPath::kTables) {
       sizes.n_tables += n * TableCount(*segment.delta);
       sizes.n_items += n * segment.delta->planes.size();
     }
@@ -77,7 +70,7 @@ class Builder {
     max_group_ = options_.max_prefill_group;
     AddPlainPrefillSets();
     for (const LinearSegment& segment : segments_) {
-      if (Path(segment) == Phase::kPrefill && (HasPlanes(segment) || HasRaw(segment))) AddOwnPrefillSets(segment);
+      if (!ByTables(segment) && (HasPlanes(segment) || HasRaw(segment))) AddOwnPrefillSets(segment);
     }
     plan_.decode = sets_.all().first(n_decode);
     plan_.prefill = sets_.From(n_decode);
@@ -89,7 +82,7 @@ class Builder {
   }
 
  private:
-  Phase Path(const LinearSegment& segment) const { return PathOf(segment, options_); }
+  bool ByTables(const LinearSegment& segment) const { return PathOf(options_.paths, segment) == LinearPath::kTables; }
 
   void Allocate(KernelContext& context) {
     const size_t n = sizes_.n_rows;  // every set, run and group has a row at least
@@ -120,11 +113,11 @@ class Builder {
   void AddDecodeSets() {
     Open(plan_.base->weight, nullptr);
     for (const LinearSegment& segment : segments_) {
-      if (Path(segment) == Phase::kDecode && !HasRaw(segment)) AddRun(segment, segment.begin, RowsOf(segment));
+      if (ByTables(segment) && !HasRaw(segment)) AddRun(segment, segment.begin, RowsOf(segment));
     }
     Close();
     for (const LinearSegment& segment : segments_) {
-      if (Path(segment) != Phase::kDecode || !HasRaw(segment)) continue;
+      if (!ByTables(segment) || !HasRaw(segment)) continue;
       Open(*segment.delta->raw, nullptr);
       AddRun(segment, segment.begin, RowsOf(segment));
       Close();
@@ -134,7 +127,7 @@ class Builder {
   // Rows that see the plain base: one stream, cut into equal sets.
   void AddPlainPrefillSets() {
     const auto plain = [this](const LinearSegment& segment) {
-      return Path(segment) == Phase::kPrefill && !HasPlanes(segment) && !HasRaw(segment);
+      return !ByTables(segment) && !HasPlanes(segment) && !HasRaw(segment);
     };
     size_t n = 0;
     for (const LinearSegment& segment : segments_) n += plain(segment) ? RowsOf(segment) : 0;
@@ -189,7 +182,7 @@ class Builder {
     run.d_out = segment.delta != nullptr ? segment.delta->d_out : plan_.base->weight.d_out;
     for (size_t i = 0; i < n_rows; ++i) rows_.Add(first_row + i);
     open_.d_out = std::max(open_.d_out, run.d_out);
-    if (HasPlanes(segment) && Path(segment) == Phase::kDecode) AddSigns(run);
+    if (HasPlanes(segment) && ByTables(segment)) AddSigns(run);
     run.low_rank = low_rank_memory_;
     const LinearRun& stored = runs_.Add(run);
     if (segment.delta != nullptr) AddLowRank(stored);

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "kernels/linear.h"
+#include "kernels/linear_path.h"
 
 namespace df::kernels::cpu {
 
@@ -27,10 +28,7 @@ struct PlanOptions {
   size_t max_prefill_group = 1;  // and on panels
   size_t octet_bytes = 64;       // sign tables: of 8 columns, and of a block beside those (sign_tables-inl.h)
   size_t block_bytes = 64;
-  // Rows of a segment from which on its decode rows take the path of prefill, and up to which its prefill rows take
-  // that of decode.
-  size_t min_fold_rows = SIZE_MAX;
-  size_t max_unfolded_rows = 0;
+  LinearPaths paths;
 };
 
 // What Linear was called with.
