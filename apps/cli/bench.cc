@@ -1,8 +1,18 @@
 #include "cli/bench.h"
 
+#include <iostream>
+
 #include "cli/command.h"
+#include "cli/table.h"
 
 namespace df::cli {
+
+int ExitOfRun(std::string_view command, bool is_void, double drift) {
+  if (!is_void) return 0;
+  std::cerr << "deltafold " << command << ": the run is void: the machine's limits drifted by " << FormatPercent(drift)
+            << "; run it again with nothing else running\n";
+  return 1;
+}
 
 void AddBench(const Command& app) {
   const Command command =

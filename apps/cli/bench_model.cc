@@ -14,6 +14,7 @@
 #include "cli/table.h"
 #include "format/checkpoint.h"
 #include "tools/synthetic_shape.h"
+#include "tools/targets.h"
 
 namespace df::cli {
 namespace {
@@ -33,7 +34,9 @@ constexpr char kExamples[] =
     "  deltafold bench model --shape ./my-model --quick --json\n"
     "  deltafold bench model --shape Qwen/Qwen3-4B --synthetic --batch 1,8 --prompt-len 512\n"
     "Times are wall times through the engine, base and variants in turn: nothing else should run on the machine.\n"
-    "Some 3 minutes for 0.6B on two cores.";
+    "The machine's limits are measured before and after: if they drift apart by more than a tenth the run is void and "
+    "the\n"
+    "exit code 1. Some 3 minutes for 0.6B on two cores.";
 
 std::string KnownShapes() {
   std::string known;
@@ -140,8 +143,8 @@ void PrintRest(const tools::ModelBenchReport& report, double seconds) {
               << FormatFixed(promise.value, 3) << (promise.higher_is_better ? " >= " : " <= ")
               << FormatFixed(promise.target, 2) << "\n";
   }
-  std::cout << "measured in " << FormatDuration(seconds) << ", limits drifted by "
-            << FormatPercent(tools::Drift(report.before, report.after)) << "\n";
+  std::cout << "measured in " << FormatDuration(seconds) << ", limits drifted by " << FormatPercent(report.drift)
+            << "\n";
 }
 
 void Print(const tools::ModelBenchReport& report, size_t prompt_tokens, double seconds) {
@@ -155,9 +158,26 @@ void Print(const tools::ModelBenchReport& report, size_t prompt_tokens, double s
   PrintRest(report, seconds);
 }
 
-Status Run(const Arguments& arguments) {
-  tools::ModelBenchOptions options = arguments.options;
+Result<tools::ModelBenchReport> Measure(const Arguments& arguments, tools::ModelBenchOptions options) {
+  DF_ASSIGN_OR_RETURN(const tools::TargetTable targets, tools::ParseTargets(tools::BuiltInTargetsText()));
+  options.max_drift = targets.max_drift;
   options.on_progress = [](const std::string& what) { std::cerr << "measuring " << what << "\n"; };
+  DF_ASSIGN_OR_RETURN(auto base, MakeBase(arguments));
+  return tools::RunModelBench(arguments.shape, std::move(base), options);
+}
+
+void PrintJson(const Arguments& arguments, const tools::ModelBenchReport& report, size_t prompt_tokens,
+               double seconds) {
+  Json json = ToJson(report);
+  json["table_prompt_tokens"] = prompt_tokens;
+  if (const auto config = tools::SyntheticConfig(arguments.shape); config.ok()) json["config"] = *config;
+  json["seconds"] = seconds;
+  std::cout << DumpJson(json, 1) << "\n";
+}
+
+// The exit code.
+Result<int> Run(const Arguments& arguments) {
+  tools::ModelBenchOptions options = arguments.options;
   if (arguments.quick) options = tools::QuickModelBench(std::move(options));
   std::optional<AtomicFile> plot;  // opened before minutes of measuring
   if (!arguments.plot.empty()) {
@@ -165,25 +185,19 @@ Status Run(const Arguments& arguments) {
   }
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
-  DF_ASSIGN_OR_RETURN(auto base, MakeBase(arguments));
-  DF_ASSIGN_OR_RETURN(const tools::ModelBenchReport report,
-                      tools::RunModelBench(arguments.shape, std::move(base), options));
+  DF_ASSIGN_OR_RETURN(const tools::ModelBenchReport report, Measure(arguments, options));
   const double seconds = static_cast<double>(clock.NowUs() - start_us) * 1e-6;
   if (plot) {
     const std::string svg = tools::RenderSvg(tools::Plots(report));
     DF_RETURN_IF_ERROR(plot->Write(AsBytes(svg)));
     DF_RETURN_IF_ERROR(plot->Commit());
   }
-  if (!arguments.json) {
+  if (arguments.json) {
+    PrintJson(arguments, report, options.table_prompt_tokens, seconds);
+  } else {
     Print(report, options.table_prompt_tokens, seconds);
-    return Status::Ok();
   }
-  Json json = ToJson(report);
-  json["table_prompt_tokens"] = options.table_prompt_tokens;
-  if (const auto config = tools::SyntheticConfig(arguments.shape); config.ok()) json["config"] = *config;
-  json["seconds"] = seconds;
-  std::cout << DumpJson(json, 1) << "\n";
-  return Status::Ok();
+  return ExitOfRun("bench model", report.is_void, report.drift);
 }
 
 }  // namespace
@@ -209,7 +223,10 @@ void AddBenchModel(const Command& bench) {
   command.Option("--plot", arguments->plot, "Write two plots as SVG").Value("FILE.svg");
   command.Switch("--json", arguments->json, "Print the report as JSON");
   command.Footer(kExamples);
-  command.OnRun([arguments] { return Report("bench model", Run(*arguments)); });
+  command.OnRun([arguments] {
+    const Result<int> code = Run(*arguments);
+    return code.ok() ? *code : Report("bench model", code.status());
+  });
 }
 
 }  // namespace df::cli

@@ -6,7 +6,12 @@
 #include "base/json.h"
 #include "engine/sizing.h"
 #include "kernels/target.h"
+#include "tools/adapter_rows.h"
+#include "tools/attention_rows.h"
+#include "tools/element_rows.h"
+#include "tools/head_rows.h"
 #include "tools/linear_rows.h"
+#include "tools/option_rows.h"
 #include "tools/step_rows.h"
 #include "tools/synthetic_shape.h"
 #include "tools/synthetic_weights.h"
@@ -20,6 +25,13 @@ const MatrixShape kMatrixShapes[] = {
 constexpr char kStepShape[] = "qwen3-0.6b";
 constexpr uint64_t kMemoryBytes = uint64_t{2} << 30;  // of the largest shape, or of the step's model with its KV cache
 
+// Two models with grouped heads and large vocabularies.
+const AttentionShape kAttentionShape = {.name = "llama-8b 32/8 heads", .n_heads = 32, .n_kv_heads = 8, .head_dim = 128};
+const MatrixShape kHeadShapes[] = {{"qwen3-0.6b head 151936x1024", 151'936, 1024},
+                                   {"llama-8b head 128256x4096", 128'256, 4096}};
+const ElementShape kElementShape = {
+    .name = "qwen3-0.6b", .d_model = 1024, .n_heads = 16, .head_dim = 128, .d_ff = 3072};
+
 bool IsError(const std::string& name) { return name.find("_error") != std::string::npos; }
 
 Status Check(const KernelBenchOptions& options) {
@@ -27,12 +39,6 @@ Status Check(const KernelBenchOptions& options) {
     return FailedPrecondition("the scalar target is the oracle and has no limits to be measured against");
   }
   if (options.threads.empty()) return InvalidArgument("threads must name at least one number");
-  for (const std::string& name : options.only) {
-    if (options.targets.FindOrNull(name) != nullptr) continue;
-    std::string known;
-    for (const Target& target : options.targets.targets) known += (known.empty() ? "" : ", ") + target.name;
-    return InvalidArgument("there is no row \"" + name + "\"; the table has " + known);
-  }
   const uint64_t available = AvailableMemoryBytes();
   if (available != 0 && available < kMemoryBytes) {
     return FailedPrecondition("bench kernels needs " + std::to_string(kMemoryBytes) + " bytes of memory, " +
@@ -49,8 +55,11 @@ Result<std::shared_ptr<const BaseWeights>> StepModel(KernelContext& context) {
 
 class Run {
  public:
-  explicit Run(const KernelBenchOptions& options)
-      : options_(options), n_rounds_(options.quick ? options.targets.pairs / 3 + 1 : options.targets.pairs) {
+  Run(const KernelBenchOptions& options, RowSelection selection)
+      : options_(options),
+        selection_(std::move(selection)),
+        n_rounds_(options.quick ? options.targets.pairs / 3 + 1 : options.targets.pairs),
+        n_plain_rounds_(n_rounds_ / 3 + 1) {
     report_.cpu = CpuName();
     report_.vector_target = kernels::CurrentTarget();
   }
@@ -61,15 +70,11 @@ class Run {
       contexts_.push_back(std::make_unique<KernelContext>(n, KernelOptions{.batch_invariant = false}));
     }
     MeasureLimits(report_.before);
-    for (const MatrixShape& shape : kMatrixShapes) {
-      for (const auto& context : contexts_) {
-        Say(shape.name, *context);
-        Keep(MeasureLinearRows(*context, shape, options_.only, n_rounds_));
-      }
-      if (options_.quick) break;
-    }
-    for (const auto& context : contexts_) Keep(MeasureErrorRows(*context, options_.only, n_rounds_));
-    if (Wants(options_.only, "non_matrix_share")) DF_RETURN_IF_ERROR(MeasureSteps());
+    MeasureMatrices();
+    for (const auto& context : contexts_) Keep(MeasureErrorRows(*context, selection_, n_rounds_));
+    MeasureHeads();
+    MeasureOthers();
+    if (Wants(selection_, "non_matrix_share")) DF_RETURN_IF_ERROR(MeasureSteps());
     MeasureLimits(report_.after);
     for (size_t i = 0; i < contexts_.size(); ++i) {
       report_.drift = std::max(report_.drift, Drift(report_.before[i], report_.after[i]));
@@ -92,17 +97,63 @@ class Run {
     }
   }
 
+  void MeasureMatrices() {
+    if (!WantsAny(selection_, {"gemv_*", "base_*", "decode_*", "prefill_*", "repack_*", "adapter_*", "sign_*",
+                               "batch_invariant_*"})) {
+      return;
+    }
+    for (const MatrixShape& shape : kMatrixShapes) {
+      for (const auto& context : contexts_) {
+        Say(shape.name, *context);
+        LinearWorld world(*context, shape);
+        Keep(MeasureLinearRows(world, selection_, n_rounds_));
+        if (&shape != kMatrixShapes) continue;
+        Keep(MeasureAdapterRows(world, selection_, n_plain_rounds_));
+        Keep(MeasureOptionRows(world, selection_, n_plain_rounds_));
+      }
+      if (options_.quick) break;
+    }
+  }
+
+  void MeasureHeads() {
+    if (!WantsAny(selection_, {"head_*", "embed_*"})) return;
+    for (const MatrixShape& shape : kHeadShapes) {
+      kernels::LinearWeight head;
+      head.weight = SyntheticWeight(*contexts_.back(), shape.d_out, shape.d_in, 1);
+      for (const auto& context : contexts_) {
+        Say(shape.name, *context);
+        Keep(MeasureHeadRows(*context, head, shape.name, selection_, n_plain_rounds_));
+      }
+      if (options_.quick) break;
+    }
+  }
+
+  void MeasureOthers() {
+    for (const auto& context : contexts_) {
+      if (WantsAny(selection_, {"attention_*", "kv_*"})) {
+        Say("attention", *context);
+        Keep(MeasureAttentionRows(*context, kAttentionShape, selection_, n_plain_rounds_));
+      }
+      Keep(MeasureElementRows(*context, kElementShape, selection_, n_plain_rounds_));
+    }
+  }
+
   Status MeasureSteps() {
     DF_ASSIGN_OR_RETURN(const auto base, StepModel(*contexts_.back()));
     for (const auto& context : contexts_) {
       Say("decode step", *context);
-      Keep(MeasureStepRows(*context, base, kStepShape, options_.only, n_rounds_));
+      Keep(MeasureStepRows(*context, base, kStepShape, selection_, n_rounds_));
     }
     return Status::Ok();
   }
 
   void Keep(std::vector<RowResult> rows) {
-    for (RowResult& row : rows) report_.rows.push_back(Judge(std::move(row), options_.targets, report_.vector_target));
+    for (RowResult& row : rows) {
+      JudgedRow& judged = report_.rows.emplace_back(Judge(std::move(row), options_.targets, report_.vector_target));
+      for (const Machine& machine : report_.before) {
+        if (machine.n_threads == judged.row.n_threads) judged.bound_share = BoundShare(judged.row, machine);
+      }
+    }
   }
 
   void SortAsInTable() {
@@ -116,7 +167,8 @@ class Run {
   }
 
   const KernelBenchOptions& options_;
-  size_t n_rounds_;
+  const RowSelection selection_;
+  const size_t n_rounds_, n_plain_rounds_;  // of rows with a target, and of those without
   std::vector<std::unique_ptr<KernelContext>> contexts_;
   KernelBenchReport report_;
 };
@@ -136,6 +188,7 @@ Json ToJson(const JudgedRow& judged) {
                                                     : Json();
   if (row.bytes_per_second > 0) json["bytes_per_second"] = row.bytes_per_second;
   if (row.flops_per_second > 0) json["flops_per_second"] = row.flops_per_second;
+  if (judged.bound_share) json["bound_share"] = *judged.bound_share;
   if (!measured) json["reason"] = row.missing;
   return json;
 }
@@ -175,9 +228,35 @@ JudgedRow Judge(RowResult row, const TargetTable& targets, const std::string& ve
   return judged;
 }
 
+std::optional<double> BoundShare(const RowResult& row, const Machine& machine) {
+  if (row.from_cache || row.bytes_per_second + row.flops_per_second <= 0) return std::nullopt;
+  return std::max(row.bytes_per_second / machine.read_bytes_per_second,
+                  row.flops_per_second / machine.flops_per_second);
+}
+
+Result<RowSelection> SelectRows(const RowSelection& patterns, const TargetTable& table) {
+  RowSelection names;
+  std::string known;
+  for (const Target& target : table.targets) {
+    known += (known.empty() ? "" : ", ") + target.name;
+    if (patterns.empty()) names.insert(target.name);
+  }
+  for (const std::string& pattern : patterns) {
+    bool any = false;
+    for (const Target& target : table.targets) {
+      if (!Matches(pattern, target.name)) continue;
+      any = true;
+      names.insert(target.name);
+    }
+    if (!any) return InvalidArgument("there is no row \"" + pattern + "\"; the table has " + known);
+  }
+  return names;
+}
+
 Result<KernelBenchReport> RunKernelBench(const KernelBenchOptions& options) {
   DF_RETURN_IF_ERROR(Check(options));
-  return Run(options).All();
+  DF_ASSIGN_OR_RETURN(RowSelection selection, SelectRows(options.only, options.targets));
+  return Run(options, std::move(selection)).All();
 }
 
 Json ToJson(const KernelBenchReport& report) {

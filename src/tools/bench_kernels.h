@@ -1,4 +1,4 @@
-// The linear layer, packing and one step against their targets, beside this machine's limits.
+// Every kernel over shapes of real models, against its target where one is promised, beside this machine's limits.
 #ifndef DELTAFOLD_TOOLS_BENCH_KERNELS_H_
 #define DELTAFOLD_TOOLS_BENCH_KERNELS_H_
 
@@ -17,7 +17,7 @@ namespace df::tools {
 
 struct KernelBenchOptions {
   std::vector<size_t> threads = {1, 2};
-  RowSelection only = {};  // names of rows; empty = all
+  RowSelection only = {};  // names of rows, * stands for anything; empty = all of the table
   bool quick = false;      // one shape and a third of the rounds: an impression, not a verdict
   TargetTable targets = {};
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
@@ -29,10 +29,11 @@ std::string_view VerdictName(Verdict verdict);  // "pass", "MISS", "no target", 
 struct JudgedRow {
   RowResult row;
   std::string unit;
-  double value = 0;               // median; the largest sample of errors
-  Interval bounds;                // 95 % each side
-  std::optional<double> target;   // for the current vector target
-  bool higher_is_better = false;  // with a target
+  double value = 0;                   // median; the largest sample of errors
+  Interval bounds;                    // 95 % each side
+  std::optional<double> target;       // for the current vector target
+  bool higher_is_better = false;      // with a target
+  std::optional<double> bound_share;  // BoundShare against the limits before the run
   Verdict verdict = Verdict::kMissing;
 };
 
@@ -46,6 +47,14 @@ struct KernelBenchReport {
 
 // Value, bounds and verdict of a row's samples. Pure.
 JudgedRow Judge(RowResult row, const TargetTable& targets, const std::string& vector_target);
+
+// The larger share of `machine`'s read bandwidth and multiply-add peak that the row's median reached; nothing for rows
+// that have no cost or whose bytes come from a cache. Pure.
+std::optional<double> BoundShare(const RowResult& row, const Machine& machine);
+
+// Names of the table that patterns mean; all where there are none. kInvalidArgument for a pattern that means none.
+// Pure.
+Result<RowSelection> SelectRows(const RowSelection& patterns, const TargetTable& table);
 
 // kInvalidArgument for an unknown name in `only` or no threads, kFailedPrecondition for the scalar target, which has no
 // limits, and for too little memory (both figures are named).

@@ -259,6 +259,8 @@ Result<ModelBenchReport> RunModelBench(const std::string& shape, std::shared_ptr
   measure(report.before);
   DF_RETURN_IF_ERROR(ModelRun(std::move(base), options, report).All());
   measure(report.after);
+  report.drift = Drift(report.before, report.after);
+  report.is_void = report.drift > options.max_drift;
   return report;
 }
 

@@ -26,6 +26,7 @@ struct ModelBenchOptions {
   size_t decode_rounds = 4;
   size_t decode_tokens = 8;     // of a sequence a round
   double prompt_budget_s = 20;  // for each prompt length: as many pairs as fit, at least one, at most 12
+  double max_drift = 0.1;       // of the machine's limits between start and end, as in bench kernels
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
 
@@ -73,6 +74,8 @@ struct ModelBenchReport {
   std::string shape = {}, vector_target = {}, kv_dtype = {};
   size_t n_threads = 0, n_variants = 0;
   Machine before = {}, after = {};
+  double drift = 0;      // between before and after
+  bool is_void = false;  // the limits drifted further than allowed: no figure of this run counts
   uint64_t base_bytes = 0, variant_bytes = 0, copies_bytes = 0, kv_bytes = 0, rss_bytes = 0;  // variant: all together
   uint64_t rss_file_bytes = 0;  // those of rss_bytes that are pages of files: with mapped weights most
   std::vector<VariantLine> variants = {};

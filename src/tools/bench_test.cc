@@ -4,18 +4,25 @@
 
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "base/json.h"
 #include "kernels/target.h"
 #include "testing/refusal.h"
 #include "testing/status_matchers.h"
 #include "testing/temporary_directory.h"
+#include "tools/adapter_rows.h"
+#include "tools/attention_rows.h"
 #include "tools/bench_codec.h"
 #include "tools/bench_model.h"
+#include "tools/element_rows.h"
+#include "tools/head_rows.h"
 #include "tools/linear_rows.h"
+#include "tools/option_rows.h"
 #include "tools/step_rows.h"
 #include "tools/synthetic_shape.h"
 #include "tools/synthetic_weights.h"
+#include "tools/targets.h"
 
 namespace df::tools {
 namespace {
@@ -65,7 +72,8 @@ TEST(KernelBench, MeasuresEveryRowOnASmallMatrix) {
   if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
   KernelContext context(2);
   // Both halves rotate over 320 MB; a small matrix and two rounds keep that to a moment.
-  const auto rows = MeasureLinearRows(context, {"512x1024", 512, 1024}, {"gemv_bandwidth_share", "repack_share"}, 2);
+  LinearWorld world(context, {"512x1024", 512, 1024});
+  const auto rows = MeasureLinearRows(world, {"gemv_bandwidth_share", "repack_share"}, 2);
   ASSERT_EQ(rows.size(), 3u);  // packing: base and signs
   for (const RowResult& row : rows) {
     EXPECT_EQ(row.samples.size(), 2u) << row.name;
@@ -73,6 +81,45 @@ TEST(KernelBench, MeasuresEveryRowOnASmallMatrix) {
     EXPECT_GT(row.bytes_per_second, 0) << row.name;
     for (const double sample : row.samples) EXPECT_GT(sample, 0) << row.name;
   }
+}
+
+// Every row that the built-in table names, and none beside them, comes out of the families together.
+TEST(KernelBenchSlow, TheTableHasARowForEveryMeasurement) {
+  if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
+  KernelContext context(2, {.batch_invariant = false});
+  std::set<std::string> measured = {"non_matrix_share"};
+  const auto keep = [&](const std::vector<RowResult>& rows) {
+    for (const RowResult& row : rows) {
+      measured.insert(row.name);
+      EXPECT_EQ(row.samples.size(), 1u) << row.name;
+      for (const double sample : row.samples) EXPECT_GT(sample, 0) << row.name;
+      EXPECT_TRUE(row.name.ends_with("error") || row.name.ends_with("outlier") ||
+                  row.bytes_per_second + row.flops_per_second > 0)
+          << row.name;
+    }
+  };
+  LinearWorld world(context, {"512x1024", 512, 1024});
+  keep(MeasureLinearRows(world, {}, 1));
+  keep(MeasureAdapterRows(world, {}, 1));
+  keep(MeasureOptionRows(world, {}, 1));
+  keep(MeasureErrorRows(context, {}, 1));
+  keep(MeasureAttentionRows(context,
+                            {.name = "small",
+                             .n_heads = 8,
+                             .n_kv_heads = 2,
+                             .head_dim = 64,
+                             .decode_tokens = {512},
+                             .prefill_tokens = {128},
+                             .window = 32},
+                            {}, 1));
+  kernels::LinearWeight head;
+  head.weight = SyntheticWeight(context, 4096, 512, 1);
+  keep(MeasureHeadRows(context, head, "small", {}, 1));
+  keep(MeasureElementRows(context, {.name = "small", .d_model = 512, .n_heads = 8, .head_dim = 64, .d_ff = 1024}, {},
+                          1));
+  std::set<std::string> named;
+  for (const Target& target : ValueOrDie(ParseTargets(BuiltInTargetsText())).targets) named.insert(target.name);
+  EXPECT_EQ(measured, named);
 }
 
 TEST(KernelBench, ErrorRowsAreBelowTheBoundOfTheirContract) {
@@ -127,6 +174,32 @@ TEST(ModelBench, ReportsEveryTableOfASmallModel) {
   EXPECT_GT(bytes, static_cast<double>(base->bytes) * 0.99);  // the tied embedding is the head
   EXPECT_LT(bytes, static_cast<double>(base->bytes) + embedding);
   EXPECT_EQ(Plots(report)[0].series[0].points.size(), 2u);
+}
+
+TEST(ModelBench, IsVoidWhenTheMachineChanged) {
+  if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
+  KernelContext context(1);
+  const auto base = SyntheticBase(context, ShapeConfig("small"), 1);
+  ModelBenchOptions options = {.n_threads = 1,
+                               .n_variants = 1,
+                               .prompt_tokens = {4},
+                               .batches = {1},
+                               .table_prompt_tokens = 4,
+                               .table_rounds = 1,
+                               .decode_rounds = 1,
+                               .decode_tokens = 3,
+                               .prompt_budget_s = 0,
+                               .max_drift = 1e9,
+                               .on_progress = {}};
+  const ModelBenchReport kept = ValueOrDie(RunModelBench("small", base, options));
+  EXPECT_FALSE(kept.is_void);
+  EXPECT_EQ(kept.drift, Drift(kept.before, kept.after));
+  EXPECT_EQ(ToJson(kept)["void"], false);
+  options.max_drift = 0;  // two measurements of a machine never agree to the last bit
+  const ModelBenchReport report = ValueOrDie(RunModelBench("small", base, options));
+  EXPECT_TRUE(report.is_void);
+  EXPECT_EQ(ToJson(report)["void"], true);
+  EXPECT_EQ(ToJson(report)["limits"]["drift"], report.drift);
 }
 
 TEST(ModelBench, PromisesNothingThatWasNotMeasured) {

@@ -2,95 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
-#include "base/rng.h"
-#include "kernels/limits.h"
-#include "kernels/linear.h"
-#include "tools/machine.h"
 #include "tools/synthetic_weights.h"
 
 namespace df::tools {
 namespace {
 
 using kernels::Cost;
-using kernels::LinearSegment;
-using kernels::LinearWeight;
-using kernels::PackedDelta;
 using kernels::Phase;
 using Operation = RowSet::Operation;
 using Times = RowSet::Times;
-
-// So that no weight is still in a cache when its turn comes again.
-constexpr size_t kRotationBytes = size_t{320} << 20;
-constexpr size_t kVariants = 32;
-constexpr size_t kMaxRows = 256;
-constexpr size_t kMultiplyAddSteps = 30'000;  // about a millisecond
-
-// The matrices and activations of one shape. Calls take the next matrix and the next variants, round and round.
-class World {
- public:
-  World(KernelContext& context, const MatrixShape& shape) : context_(context), shape_(shape) {
-    const size_t rotation_bytes = std::max(kRotationBytes, LastLevelCacheBytes() * 5 / 4);
-    const size_t n_bases = rotation_bytes / (shape.d_out * shape.d_in * 2) + 1;
-    bases_.resize(std::max<size_t>(n_bases, 2));
-    for (size_t i = 0; i < bases_.size(); ++i) {
-      bases_[i].weight = SyntheticWeight(context, shape.d_out, shape.d_in, i);
-    }
-    SyntheticDelta delta;
-    for (size_t i = 0; i < kVariants; ++i) {
-      variants_.push_back(kernels::PackDelta(context, delta.Make(shape.d_out, shape.d_in, 1000 + i)));
-    }
-    x_ = Mat<float>(kMaxRows, shape.d_in);
-    y_ = Mat<float>(kMaxRows, shape.d_out);
-    for (size_t i = 0; i < kMaxRows * shape.d_in; ++i) x_.Row(0)[i] = static_cast<float>(2 * RandomUnit(7, i) - 1);
-  }
-
-  // `n` rows in `n_segments` equal parts: of as many variants, or of the base.
-  struct Call {
-    Phase phase = Phase::kDecode;
-    size_t n_rows = 1;
-    size_t n_segments = 1;
-    bool variants = false;
-  };
-  void Run(const Call& call) {
-    FillSegments(call);
-    kernels::Linear(context_, NextBase(), segments_, MatView<const float>(x_.Row(0), call.n_rows, shape_.d_in),
-                    y_.Rows(0, call.n_rows));
-  }
-  Cost CostOf(const Call& call) {
-    FillSegments(call);
-    return kernels::LinearCost(bases_[0], segments_);
-  }
-  void ReadWeight() {
-    const volatile uint64_t digest = kernels::ReadMemory(context_, NextBase().weight.tiles.span());
-    (void)digest;
-  }
-  double MultiplyAdd() { return kernels::MultiplyAdd(context_, kMultiplyAddSteps); }
-  double weight_bytes() const { return static_cast<double>(bases_[0].weight.bytes()); }
-  double n_weights() const { return static_cast<double>(shape_.d_out) * static_cast<double>(shape_.d_in); }
-
- private:
-  const LinearWeight& NextBase() { return bases_[base_turn_++ % bases_.size()]; }
-
-  void FillSegments(const Call& call) {
-    segments_.clear();
-    for (size_t s = 0; s < call.n_segments; ++s) {
-      segments_.push_back({.begin = call.n_rows * s / call.n_segments,
-                           .end = call.n_rows * (s + 1) / call.n_segments,
-                           .phase = call.phase,
-                           .delta = call.variants ? &variants_[variant_turn_++ % kVariants] : nullptr});
-    }
-  }
-
-  KernelContext& context_;
-  MatrixShape shape_;
-  std::vector<LinearWeight> bases_;
-  std::vector<PackedDelta> variants_;
-  std::vector<LinearSegment> segments_;
-  Mat<float> x_, y_;
-  size_t base_turn_ = 0, variant_turn_ = 0;
-};
 
 // What a call cannot beat, from the limits as they were in the same round.
 struct Bound {
@@ -104,7 +25,7 @@ struct Bound {
 
 class LinearRows {
  public:
-  LinearRows(World& world, RowSet& rows) : world_(world), rows_(rows) {
+  LinearRows(LinearWorld& world, RowSet& rows) : world_(world), rows_(rows) {
     bound_.read = rows.Add([&world] { world.ReadWeight(); });
     bound_.multiply_add = rows.Add([&world] { world.MultiplyAdd(); });
     bound_.read_bytes = world.weight_bytes();
@@ -118,22 +39,22 @@ class LinearRows {
       const Operation base = Add({.n_rows = n});
       AddBoundShare("base_bound_share_" + std::to_string(n), base, {.n_rows = n});
       if (n == 16) continue;
-      const World::Call call = {.n_rows = n, .n_segments = n, .variants = true};
+      const LinearWorldCall call = {.n_rows = n, .n_segments = n, .change = Change::kSigns};
       const Operation mixed = Add(call);
       AddMixedBound(n, mixed, base, call);
       if (n == 8) AddSeparate(mixed, call);
     }
-    const World::Call variant = {.variants = true};
+    const LinearWorldCall variant = {.change = Change::kSigns};
     AddRatio("decode_variant_over_base", Add(variant), one, variant);
   }
 
   void AddPrefill() {
     for (const size_t n : {16U, 64U, 256U}) {
-      const World::Call call = {.phase = Phase::kPrefill, .n_rows = n, .variants = true};
+      const LinearWorldCall call = {.phase = Phase::kPrefill, .n_rows = n, .change = Change::kSigns};
       const Operation base = Add({.phase = Phase::kPrefill, .n_rows = n});
       AddRatio("prefill_variant_over_base_" + std::to_string(n), Add(call), base, call);
     }
-    const World::Call call = {.phase = Phase::kPrefill, .n_rows = 128};
+    const LinearWorldCall call = {.phase = Phase::kPrefill, .n_rows = 128};
     const Operation base = Add(call);
     const Cost cost = world_.CostOf(call);
     rows_.AddRow({.name = "prefill_fma_share",
@@ -146,7 +67,7 @@ class LinearRows {
   }
 
  private:
-  Operation Add(const World::Call& call) {
+  Operation Add(const LinearWorldCall& call) {
     return rows_.Add([this, call] { world_.Run(call); });
   }
 
@@ -161,7 +82,7 @@ class LinearRows {
                   }});
   }
 
-  void AddBoundShare(const std::string& name, Operation base, const World::Call& call) {
+  void AddBoundShare(const std::string& name, Operation base, const LinearWorldCall& call) {
     const Cost cost = world_.CostOf(call);
     rows_.AddRow(
         {.name = name,
@@ -171,7 +92,7 @@ class LinearRows {
          .sample = [b = bound_, base, cost](const Times& times) { return b.Seconds(times, cost) / times(base); }});
   }
 
-  void AddMixedBound(size_t n, Operation mixed, Operation base, const World::Call& call) {
+  void AddMixedBound(size_t n, Operation mixed, Operation base, const LinearWorldCall& call) {
     const double bytes = world_.n_weights() * (2 + static_cast<double>(n) / 8);
     rows_.AddRow({.name = "decode_mixed_bound_" + std::to_string(n),
                   .subject = mixed,
@@ -183,7 +104,7 @@ class LinearRows {
   }
 
   // Eight copies of the model, each read for its own row: what serving the fine-tunes whole costs.
-  void AddSeparate(Operation mixed, const World::Call& call) {
+  void AddSeparate(Operation mixed, const LinearWorldCall& call) {
     const Operation separate = rows_.Add([this] {
       for (int i = 0; i < 8; ++i) world_.Run({});
     });
@@ -194,7 +115,7 @@ class LinearRows {
                   .sample = [separate, mixed](const Times& times) { return times(separate) / times(mixed); }});
   }
 
-  void AddRatio(const std::string& name, Operation subject, Operation base, const World::Call& call) {
+  void AddRatio(const std::string& name, Operation subject, Operation base, const LinearWorldCall& call) {
     rows_.AddRow({.name = name,
                   .subject = subject,
                   .cost = world_.CostOf(call),
@@ -202,7 +123,7 @@ class LinearRows {
                   .sample = [subject, base](const Times& times) { return times(subject) / times(base); }});
   }
 
-  World& world_;
+  LinearWorld& world_;
   RowSet& rows_;
   Bound bound_;
 };
@@ -250,19 +171,15 @@ void MeasurePackingRows(KernelContext& context, const MatrixShape& shape, const 
 
 }  // namespace
 
-std::vector<RowResult> MeasureLinearRows(KernelContext& context, const MatrixShape& shape,
-                                         const RowSelection& selection, size_t n_rounds) {
+std::vector<RowResult> MeasureLinearRows(LinearWorld& world, const RowSelection& selection, size_t n_rounds) {
   std::vector<RowResult> results;
-  {
-    World world(context, shape);
-    for (const bool prefill : {false, true}) {
-      RowSet rows(shape.name, context.pool.n_threads());
-      LinearRows linear(world, rows);
-      prefill ? linear.AddPrefill() : linear.AddDecode();
-      for (RowResult& row : rows.Measure(selection, n_rounds)) results.push_back(std::move(row));
-    }
+  for (const bool prefill : {false, true}) {
+    RowSet rows(world.shape().name, world.context().pool.n_threads());
+    LinearRows linear(world, rows);
+    prefill ? linear.AddPrefill() : linear.AddDecode();
+    for (RowResult& row : rows.Measure(selection, n_rounds)) results.push_back(std::move(row));
   }
-  MeasurePackingRows(context, shape, selection, n_rounds, results);
+  MeasurePackingRows(world.context(), world.shape(), selection, n_rounds, results);
   return results;
 }
 

@@ -1,17 +1,37 @@
 #include "tools/row_set.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
+
 #include "tools/statistics.h"
 
 namespace df::tools {
 
+bool Matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+}
+
+bool WantsAny(const RowSelection& selection, std::initializer_list<std::string> patterns) {
+  const auto wanted = [&](const std::string& name) {
+    return std::any_of(patterns.begin(), patterns.end(), [&](const auto& pattern) { return Matches(pattern, name); });
+  };
+  return selection.empty() || std::any_of(selection.begin(), selection.end(), wanted);
+}
+
 RowResult RowSet::ResultOf(const Row& row) const {
-  RowResult result = {.name = row.name, .shape = shape_, .n_threads = n_threads_, .samples = {}, .missing = {}};
+  RowResult result = {.name = row.name,
+                      .shape = shape_,
+                      .n_threads = n_threads_,
+                      .samples = {},
+                      .from_cache = row.from_cache,
+                      .missing = {}};
   std::vector<double> seconds;
   for (size_t round = 0; round < rounds_.n_rounds(); ++round) {
     result.samples.push_back(row.sample([&](Operation operation) { return rounds_.Seconds(operation, round); }));
     seconds.push_back(rounds_.Seconds(row.subject, round));
   }
-  const double median = Median(seconds);
+  const double median = Median(seconds) / static_cast<double>(row.n_calls);
   result.bytes_per_second = row.cost.bytes / median;
   result.flops_per_second = row.cost.flops / median;
   return result;

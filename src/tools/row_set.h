@@ -3,6 +3,7 @@
 #define DELTAFOLD_TOOLS_ROW_SET_H_
 
 #include <functional>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,7 +21,8 @@ struct RowResult {
   std::vector<double> samples;
   // Of the operation that the row is about, by the median of its times; 0 where that says nothing.
   double bytes_per_second = 0, flops_per_second = 0;
-  std::string missing;  // why there are no samples
+  bool from_cache = false;  // its bytes do not come from memory, whose speed is no bound then
+  std::string missing;      // why there are no samples
 };
 
 // Names of rows to measure; empty = all.
@@ -28,6 +30,10 @@ using RowSelection = std::set<std::string>;
 inline bool Wants(const RowSelection& selection, const std::string& name) {
   return selection.empty() || selection.contains(name);
 }
+// Whether `name` is what the pattern means, in which * stands for anything.
+bool Matches(const std::string& pattern, const std::string& name);
+// Whether any row of these patterns is wanted.
+bool WantsAny(const RowSelection& selection, std::initializer_list<std::string> patterns);
 
 // Thread-compatible.
 class RowSet {
@@ -48,6 +54,8 @@ class RowSet {
     kernels::Cost cost;             // of the subject
     std::vector<Operation> others;  // what else `sample` looks at
     std::function<double(const Times&)> sample;
+    size_t n_calls = 1;       // of the cost, in one run of the subject
+    bool from_cache = false;  // as in RowResult
   };
   void AddRow(Row row) { rows_.push_back(std::move(row)); }
 

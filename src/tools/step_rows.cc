@@ -85,15 +85,18 @@ class Matrices {
   kernels::Cost Cost() const {
     kernels::Cost cost;
     for (const LayerWeights& layer : base_.layers) {
-      for (const kernels::LinearWeight& linear : layer.linear) cost += kernels::LinearCost(linear, {&kOneRow, 1});
+      for (const kernels::LinearWeight& linear : layer.linear) cost += CostOf(linear);
     }
-    cost += kernels::LinearCost(base_.HeadWeight(), {&kOneRow, 1});
+    cost += CostOf(base_.HeadWeight());
     return cost;
   }
 
  private:
   static constexpr kernels::LinearSegment kOneRow = {.begin = 0, .end = 1};
 
+  kernels::Cost CostOf(const kernels::LinearWeight& linear) const {
+    return kernels::LinearCost(context_.options, linear, {&kOneRow, 1});
+  }
   void Multiply(const kernels::LinearWeight& linear) {
     kernels::Linear(context_, linear, {&kOneRow, 1}, MatView<const float>(x_.Row(0), 1, linear.weight.d_in),
                     MatView<float>(y_.Row(0), 1, linear.weight.d_out));

@@ -89,6 +89,21 @@ const LinearDelta& SyntheticDelta::Make(size_t d_out, size_t d_in, uint64_t seed
   return delta_;
 }
 
+kernels::PackedDelta SyntheticAdapter(KernelContext& context, const AdapterShape& shape, uint64_t seed) {
+  static const std::array<Bf16, 256> kValues = WeightValues();
+  const auto random = [&](size_t n, uint64_t stream) {
+    std::vector<Bf16> values(n);
+    for (size_t i = 0; i < n; ++i)
+      values[i] = kValues[RandomBits(RandomBits(seed, stream), i / 8) >> (i % 8 * 8) & 0xFF];
+    return values;
+  };
+  const std::vector<Bf16> a = random(shape.rank * shape.d_in, 1), b = random(shape.d_out * shape.rank, 2);
+  LinearDelta delta = {.d_out = shape.d_out, .d_in = shape.d_in};
+  delta.low_rank.push_back({.a = {DType::kBf16, Shape{shape.rank, shape.d_in}, AsBytes(std::span<const Bf16>(a))},
+                            .b = {DType::kBf16, Shape{shape.d_out, shape.rank}, AsBytes(std::span<const Bf16>(b))}});
+  return kernels::PackDelta(context, delta);
+}
+
 std::shared_ptr<const BaseWeights> SyntheticBase(KernelContext& context, const ModelConfig& config, uint64_t seed) {
   auto base = std::make_shared<BaseWeights>();
   base->config = config;

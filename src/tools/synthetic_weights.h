@@ -26,6 +26,12 @@ class SyntheticDelta {
   LinearDelta delta_;
 };
 
+struct AdapterShape {
+  size_t d_out = 0, d_in = 0, rank = 0;
+};
+// The change of one matrix by a bf16 LoRA pair.
+kernels::PackedDelta SyntheticAdapter(KernelContext& context, const AdapterShape& shape, uint64_t seed);
+
 // One sign plane for every matrix of the layers; embedding, head and norms are those of `base`.
 std::shared_ptr<const VariantWeights> SyntheticVariant(KernelContext& context, const BaseWeights& base, uint64_t seed);
 std::shared_ptr<const BaseWeights> SyntheticBase(KernelContext& context, const ModelConfig& config, uint64_t seed);

@@ -29,6 +29,9 @@ TEST(Targets, TheBuiltInTableHasEveryPromise) {
     EXPECT_TRUE(target->For("avx2").has_value()) << name;
     EXPECT_FALSE(target->For("sse4").has_value()) << name;
   }
+  const Target* plain = table.FindOrNull("head_greedy_share");
+  ASSERT_NE(plain, nullptr);
+  EXPECT_FALSE(plain->For("avx2").has_value()) << "measured, nothing is promised";
 }
 
 TEST(Targets, TheBoundOnTheBadSideDecides) {
@@ -53,6 +56,30 @@ TEST(Targets, RefusesWhatIsNoTable) {
                     [{"name": "a", "what": "", "unit": "", "better": "lower"},
                      {"name": "a", "what": "", "unit": "", "better": "lower"}]})"),
                 StatusCode::kInvalidArgument, {"a", "twice"});
+}
+
+TEST(KernelBench, SelectsRowsByPattern) {
+  const TargetTable table = ValueOrDie(ParseTargets(BuiltInTargetsText()));
+  EXPECT_EQ(ValueOrDie(SelectRows({}, table)).size(), table.targets.size());
+  const RowSelection some = {"base_bound_share_16", "base_bound_share_2", "base_bound_share_4", "base_bound_share_8",
+                             "repack_share"};
+  EXPECT_EQ(ValueOrDie(SelectRows({"base_*", "repack_share"}, table)), some);
+  ExpectRefusal(SelectRows({"base_*", "no_such_*"}, table), StatusCode::kInvalidArgument, {"no_such_*", "lut_error"});
+  EXPECT_TRUE(WantsAny({"head_greedy_share"}, {"embed_*", "head_*"}));
+  EXPECT_FALSE(WantsAny({"gemv_bandwidth_share"}, {"embed_*", "head_*"}));
+  EXPECT_TRUE(WantsAny({}, {"embed_*"}));
+}
+
+TEST(KernelBench, TheBoundIsTheSlowerOfTwoLimits) {
+  const Machine machine = {.n_threads = 1, .read_bytes_per_second = 20e9, .flops_per_second = 100e9};
+  RowResult row = {
+      .name = "a", .shape = "", .samples = {}, .bytes_per_second = 10e9, .flops_per_second = 80e9, .missing = {}};
+  EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.8);
+  row.flops_per_second = 20e9;
+  EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.5);
+  row.from_cache = true;
+  EXPECT_FALSE(BoundShare(row, machine).has_value()) << "memory is no bound for it";
+  EXPECT_FALSE(BoundShare({.name = "lut_error", .shape = "", .samples = {}, .missing = {}}, machine).has_value());
 }
 
 RowResult RowOf(const std::string& name, std::vector<double> samples) {
