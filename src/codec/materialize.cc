@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 #include "base/atomic_file.h"
 #include "codec/bound_variant.h"
 #include "codec/decode.h"
+#include "codec/full_checkpoint.h"
 #include "codec/row_ops.h"
 #include "codec/side_files.h"
 
@@ -54,9 +54,7 @@ std::vector<Shard> PlanShards(const BoundVariant& variant, const MaterializeOpti
     shard_bytes += bytes;
   }
   for (size_t i = 0; i < shards.size(); ++i) {
-    char name[64] = "model.safetensors";
-    if (shards.size() > 1) std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
-    shards[i].file_name = name;
+    shards[i].file_name = ShardFileName(i, shards.size());
     // Largest elements first, so that every tensor is aligned when mapped.
     std::ranges::sort(shards[i].weights, [&](const BoundWeight* a, const BoundWeight* b) {
       const size_t a_bytes = DTypeBytes(TargetDType(*a, options)), b_bytes = DTypeBytes(TargetDType(*b, options));
@@ -138,29 +136,17 @@ Status WriteIndex(const std::string& directory, const std::vector<Shard>& shards
   for (const Shard& shard : shards) {
     for (const BoundWeight* weight : shard.weights) places[weight->slot.name] = shard.file_name;
   }
-  Json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", places}};
-  return WriteFileAtomically(directory + "/model.safetensors.index.json", DumpJson(index, 2) + "\n");
+  return WriteShardIndex(directory, places, total_bytes);
 }
 
-std::string_view TorchName(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16: return "bfloat16";
-    case DType::kF16: return "float16";
-    default: return "float32";
-  }
-}
-
-// The variant's config with the dtype that was written, under whichever of the two names the config uses, and with what
-// an adapter changes.
+// The variant's config with the dtype that was written and what an adapter changes.
 Status WriteConfig(const BoundVariant& variant, const std::string& source, const std::string& target, DType dtype) {
-  DF_ASSIGN_OR_RETURN(Json config, ReadJsonFile(source + "/config.json"));
-  const std::string key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
-  config[key] = TorchName(dtype);
+  ConfigChanges changes{.dtype = dtype};
   if (variant.adapter != nullptr) {
-    config["vocab_size"] = variant.config.vocab;
-    if (!variant.tied) config["tie_word_embeddings"] = false;
+    changes.vocab = variant.config.vocab;
+    changes.unties = !variant.tied;
   }
-  return WriteFileAtomically(target + "/config.json", DumpJson(config, 2) + "\n");
+  return WriteFullConfig(source, target, changes);
 }
 
 }  // namespace

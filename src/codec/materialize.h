@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/thread_pool.h"
+#include "codec/full_checkpoint.h"
 #include "format/checkpoint.h"
 
 namespace df {
@@ -17,9 +18,9 @@ struct StreamProgress {
 };
 
 struct MaterializeOptions {
-  std::optional<DType> dtype = {};           // of all weights; absent: each as in the base
-  uint64_t max_shard_bytes = 5'000'000'000;  // as other tools split; a base in smaller shards lowers it
-  bool replace = false;                      // an existing directory
+  std::optional<DType> dtype = {};                              // of all weights; absent: each as in the base
+  uint64_t max_shard_bytes = kMaxShardBytes;                    // a base in smaller shards lowers it
+  bool replace = false;                                         // an existing directory
   std::function<bool(const StreamProgress&)> on_progress = {};  // before every tensor; false stops with kCancelled
 };
 

@@ -298,24 +298,6 @@ Status DeltaWriterImpl::ReadSteps() {
   return Status::Ok();
 }
 
-// Where the two first differ: "codec.code was \"row\", is \"rank1\"".
-std::string FirstDifference(const Json& was, const Json& is, const std::string& path) {
-  if (was.is_object() && is.is_object()) {
-    for (const auto& [key, value] : is.items()) {
-      const std::string inner = path.empty() ? key : path + "." + key;
-      const Json* const other = JsonMemberOrNull(was, key);
-      if (std::string found = FirstDifference(other == nullptr ? Json() : *other, value, inner); !found.empty()) {
-        return found;
-      }
-    }
-    for (const auto& [key, value] : was.items()) {
-      if (!is.contains(key)) return (path.empty() ? key : path + "." + key) + " was " + DumpJson(value) + ", is absent";
-    }
-    return "";
-  }
-  return was == is ? "" : path + " was " + DumpJson(was) + ", is " + DumpJson(is);
-}
-
 // What is not of the journal was begun after the last step, and will be again.
 Status RemoveUnfinished(const std::string& directory) {
   std::error_code error;
@@ -331,7 +313,7 @@ Status RemoveUnfinished(const std::string& directory) {
 
 Result<std::unique_ptr<DeltaWriter>> Continue(AtomicDirectory directory, DeltaWriter::Options options) {
   DF_ASSIGN_OR_RETURN(StepJournal journal, StepJournal::Reopen(directory.path()));
-  const std::string difference = FirstDifference(journal.task(), options.task, "");
+  const std::string difference = FirstDifference(journal.task(), options.task);
   if (!difference.empty()) {
     return FailedPrecondition("the run that was stopped did something else: " + difference +
                               "; run it as it was, or "

@@ -63,6 +63,16 @@ struct TensorSpec {
   Shape shape;
 };
 
+// Where everything of a file stands.
+struct SafetensorsLayout {
+  std::string prefix;                 // length and header: everything before the data
+  std::vector<uint64_t> begin_bytes;  // of each tensor's data, counted from the end of the prefix
+  uint64_t data_bytes = 0;
+};
+// kInvalidArgument for names, shapes or metadata that no file can hold.
+Result<SafetensorsLayout> LayOutSafetensors(const std::vector<TensorSpec>& specs,
+                                            const std::map<std::string, std::string>& metadata);
+
 // Writes a file front to back: the header is fixed at Create, the data of each tensor follows in the order of `specs`
 // in pieces of any size. Appears under its name only after Commit. Writers order `specs` by descending element size so
 // that every mapped tensor is aligned (the header is padded to 64 bytes).

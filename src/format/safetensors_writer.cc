@@ -38,13 +38,11 @@ Result<std::string> MetadataText(const std::map<std::string, std::string>& metad
   return "\"__metadata__\":" + DumpJson(object);
 }
 
-struct Layout {
-  std::string prefix;  // length and header: everything before the data
-  uint64_t data_bytes = 0;
-};
+}  // namespace
 
-Result<Layout> LayOut(const std::vector<TensorSpec>& specs, const std::map<std::string, std::string>& metadata) {
-  Layout layout;
+Result<SafetensorsLayout> LayOutSafetensors(const std::vector<TensorSpec>& specs,
+                                            const std::map<std::string, std::string>& metadata) {
+  SafetensorsLayout layout;
   std::string header = "{";
   if (!metadata.empty()) {
     DF_ASSIGN_OR_RETURN(const std::string text, MetadataText(metadata));
@@ -58,6 +56,7 @@ Result<Layout> LayOut(const std::vector<TensorSpec>& specs, const std::map<std::
     if (!names.insert(spec.name).second) return InvalidArgument("tensor " + Quoted(spec.name) + " is given twice");
     DF_ASSIGN_OR_RETURN(const uint64_t bytes, CheckedBytes(spec));
     const uint64_t begin_bytes = layout.data_bytes;
+    layout.begin_bytes.push_back(begin_bytes);
     if (__builtin_add_overflow(begin_bytes, bytes, &layout.data_bytes)) {
       return InvalidArgument("the tensors together are larger than 2^64 bytes");
     }
@@ -76,11 +75,9 @@ Result<Layout> LayOut(const std::vector<TensorSpec>& specs, const std::map<std::
   return layout;
 }
 
-}  // namespace
-
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> specs,
                                                     const std::map<std::string, std::string>& metadata) {
-  Result<Layout> layout = LayOut(specs, metadata);
+  Result<SafetensorsLayout> layout = LayOutSafetensors(specs, metadata);
   if (!layout.ok()) return layout.status().Annotate(path);
   DF_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
   DF_RETURN_IF_ERROR(file.Write(AsBytes(layout->prefix)));

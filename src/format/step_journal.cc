@@ -75,7 +75,27 @@ void ReadSteps(std::string_view lines, const MappedFile& spool, Done& done) {
   }
 }
 
+// `path` leads to the two.
+std::string DifferenceAt(const Json& was, const Json& is, const std::string& path) {
+  if (was.is_object() && is.is_object()) {
+    for (const auto& [key, value] : is.items()) {
+      const std::string inner = path.empty() ? key : path + "." + key;
+      const Json* const other = JsonMemberOrNull(was, key);
+      if (std::string found = DifferenceAt(other == nullptr ? Json() : *other, value, inner); !found.empty()) {
+        return found;
+      }
+    }
+    for (const auto& [key, value] : was.items()) {
+      if (!is.contains(key)) return (path.empty() ? key : path + "." + key) + " was " + DumpJson(value) + ", is absent";
+    }
+    return "";
+  }
+  return was == is ? "" : path + " was " + DumpJson(was) + ", is " + DumpJson(is);
+}
+
 }  // namespace
+
+std::string FirstDifference(const Json& was, const Json& is) { return DifferenceAt(was, is, ""); }
 
 Result<StepJournal> StepJournal::Create(const std::string& directory, const Json& task) {
   const std::string path = directory + "/" + kFileName;

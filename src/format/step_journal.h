@@ -58,6 +58,9 @@ class StepJournal {
   bool has_steps_ = false;
 };
 
+// Where two tasks first differ: "codec.code was \"row\", is \"rank1\""; empty where they are equal.
+std::string FirstDifference(const Json& was, const Json& is);
+
 }  // namespace df
 
 #endif  // DELTAFOLD_FORMAT_STEP_JOURNAL_H_

@@ -1,6 +1,7 @@
 #include "model/layer_names.h"
 
 #include <array>
+#include <charconv>
 #include <string_view>
 
 namespace df {
@@ -13,7 +14,9 @@ constexpr std::array<std::string_view, kLinearSlots> kLinearNames = {
 constexpr std::array<std::string_view, kNormSlots> kNormNames = {"input_layernorm", "post_attention_layernorm",
                                                                  "self_attn.q_norm", "self_attn.k_norm"};
 
-std::string LayerPrefix(size_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+constexpr std::string_view kLayers = "model.layers.";
+
+std::string LayerPrefix(size_t layer) { return std::string(kLayers) + std::to_string(layer) + "."; }
 
 }  // namespace
 
@@ -58,6 +61,16 @@ std::string WeightName(size_t layer, LinearSlot slot) { return ModuleName(layer,
 std::string BiasName(size_t layer, LinearSlot slot) { return ModuleName(layer, slot) + ".bias"; }
 std::string NormName(size_t layer, NormSlot slot) {
   return LayerPrefix(layer) + std::string(kNormNames[static_cast<size_t>(slot)]) + ".weight";
+}
+
+
+std::optional<size_t> LayerOf(std::string_view tensor) {
+  if (!tensor.starts_with(kLayers)) return std::nullopt;
+  const char* const end = tensor.data() + tensor.size();
+  size_t layer = 0;
+  const auto [stopped, error] = std::from_chars(tensor.data() + kLayers.size(), end, layer);
+  if (error != std::errc() || stopped == end || *stopped != '.') return std::nullopt;
+  return layer;
 }
 
 }  // namespace df

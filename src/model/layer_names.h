@@ -3,7 +3,9 @@
 #define DELTAFOLD_MODEL_LAYER_NAMES_H_
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "format/model_config.h"
 #include "model/slots.h"
@@ -24,6 +26,9 @@ std::string ModuleName(size_t layer, LinearSlot slot);  // "model.layers.3.mlp.u
 std::string WeightName(size_t layer, LinearSlot slot);  // + ".weight"
 std::string BiasName(size_t layer, LinearSlot slot);    // + ".bias"
 std::string NormName(size_t layer, NormSlot slot);      // "model.layers.3.input_layernorm.weight"
+
+// 3 of any of these; nothing for a tensor outside the layers.
+std::optional<size_t> LayerOf(std::string_view tensor);
 
 }  // namespace df
 
