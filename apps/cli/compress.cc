@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -10,6 +9,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/calibration.h"
+#include "cli/code_arguments.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/model_argument.h"
@@ -23,8 +23,7 @@ namespace {
 
 struct Arguments {
   std::string base, model, out;
-  std::string code, embeddings, head;  // as given; empty: not given
-  std::string bytes, max_error;
+  CodeArguments codes;
   CompressOptions options;
   CalibrationOptions calibration;
   size_t n_threads = 0;
@@ -141,57 +140,6 @@ void PrintJson(const CompressReport& report, const Arguments& arguments, double 
   std::cout << DumpJson(json, 2) << "\n";
 }
 
-// "auto" is no code but a choice.
-Result<std::optional<Code>> CodeOf(const std::string& option, const std::string& text) {
-  if (text == "auto") return std::optional<Code>();
-  const Result<Code> code = ParseCode(text);
-  if (!code.ok()) return InvalidArgument(option + ": " + code.status().message() + ", auto");
-  return std::optional<Code>(*code);
-}
-
-Result<double> ErrorOf(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (error == std::errc() && end == text.data() + text.size() && value >= 0 && value <= 1) return value;
-  return InvalidArgument("--max-error: expected a number from 0 to 1, got \"" + text + "\"");
-}
-
-// Embedding and head follow --code auto, and get what the default budget leaves where nothing is said; beside a given
-// code they are exact.
-Status ReadCodes(const Arguments& arguments, CompressOptions& options) {
-  const bool bounded = !arguments.bytes.empty() || !arguments.max_error.empty();
-  const std::string code = !arguments.code.empty() ? arguments.code : bounded ? "auto" : "rank1";
-  const std::string vocabulary = arguments.code.empty() || code == "auto" ? "auto" : "exact";
-  options.budget_may_grow = !bounded;
-  const auto or_default = [&](const std::string& given) { return given.empty() ? vocabulary : given; };
-  DF_ASSIGN_OR_RETURN(options.matrices, CodeOf("--code", code));
-  DF_ASSIGN_OR_RETURN(options.embeddings, CodeOf("--embeddings", or_default(arguments.embeddings)));
-  DF_ASSIGN_OR_RETURN(options.head, CodeOf("--head", or_default(arguments.head)));
-  if (!bounded) return Status::Ok();
-  if (!arguments.bytes.empty() && !arguments.max_error.empty()) {
-    return InvalidArgument("--bytes and --max-error exclude each other");
-  }
-  if (options.matrices && options.embeddings && options.head) {
-    return InvalidArgument("--bytes and --max-error need --code auto, or --embeddings or --head auto");
-  }
-  if (!arguments.max_error.empty()) {
-    DF_ASSIGN_OR_RETURN(options.max_error, ErrorOf(arguments.max_error));
-    return Status::Ok();
-  }
-  const Result<Budget> budget = ParseBudget(arguments.bytes);
-  if (!budget.ok()) return budget.status().Annotate("--bytes");
-  options.budget = *budget;
-  return Status::Ok();
-}
-
-// Random inputs tell too little of the columns for rank-1 scales.
-void FitToCalibration(const Arguments& arguments, CompressOptions& options) {
-  const bool is_random = options.calibration && options.calibration->source == kRandomSource;
-  if (is_random && arguments.code.empty() && options.matrices) {
-    options.matrices = Code{.sign = {.scale = ScaleKind::kRow}};
-  }
-}
-
 // Both models, opened; their names go into the options.
 struct Inputs {
   std::shared_ptr<const Checkpoint> base, fine_tune;
@@ -229,7 +177,7 @@ Result<CompressReport> CompressWithProgress(Arguments& arguments) {
     DF_ASSIGN_OR_RETURN(options.calibration,
                         MakeCalibration(arguments.calibration, {inputs.base->directory(), inputs.fine_tune}, context,
                                         [&] { return !interrupt.Interrupted(); }));
-    FitToCalibration(arguments, options);
+    FitToCalibration(arguments.codes, options);
   }
   Result<CompressReport> report = Compress(context.pool, *inputs.base, *inputs.fine_tune, arguments.out, options);
   if (report.status().code() == StatusCode::kCancelled) {
@@ -295,7 +243,8 @@ Status DryRun(const Arguments& arguments) {
 }
 
 int Run(Arguments& arguments) {
-  if (const Status status = ReadCodes(arguments, arguments.options); !status.ok()) return Report("compress", status);
+  if (const Status status = ReadCodes(arguments.codes, arguments.options); !status.ok())
+    return Report("compress", status);
   if (arguments.dry_run) return Report("compress", FromFiles(DryRun(arguments)));
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
@@ -323,18 +272,7 @@ void AddCompress(const Command& app) {
   command.Option("out,--out,-o", arguments->out, "Delta directory to write; appears whole or not at all")
       .Required()
       .Value("DIR");
-  command.Option("--code", arguments->code, "Code of the layers' matrices, see below [rank1; auto with a bound]")
-      .Value("CODE");
-  command.Option("--embeddings", arguments->embeddings, "Code of the embedding [auto; exact beside another --code]")
-      .Value("CODE");
-  command
-      .Option("--head", arguments->head, "Code of the head, where it is not tied [auto; exact beside another --code]")
-      .Value("CODE");
-  command
-      .Option("--bytes", arguments->bytes,
-              "auto: bytes of everything stored: 24M, 1.5Gi, 1.35bpw (bits per weight), 12% (of the model) [1.35bpw]")
-      .Value("AMOUNT");
-  command.Option("--max-error", arguments->max_error, "auto: largest |D - D^| / |D| of any tensor, 0 to 1").Value("E");
+  AddCodeOptions(command, arguments->codes);
   AddCalibrationOptions(command, arguments->calibration);
   command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
   command.Switch("--dry-run", arguments->dry_run, "Say what it and other codes would store and how long they take");

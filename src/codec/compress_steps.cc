@@ -42,6 +42,7 @@ Result<Json> CompressTask(const Checkpoint& fine_tune, const std::string& base_f
                {"fine_tune_files", files},
                {"base_name", options.base_name},
                {"model_name", options.model_name}};
+  if (!options.origin.empty()) task["origin"] = options.origin;
   if (options.calibration) {
     Digest digest;
     for (const std::vector<int32_t>& sequence : options.calibration->sequences) {

@@ -255,6 +255,7 @@ std::string AdapterCard(const ExportReport& report, const ExportOptions& options
                      "Made by deltafold: " +
                      std::to_string(report.n_factors) + " modules of rank at most " +
                      std::to_string(report.largest_rank) + ", " + std::to_string(report.n_saved) + " saved in full.\n";
+  if (!options.origin.empty()) card += "\n" + options.origin;
   if (report.approximated.empty()) return card;
   double sum = 0;
   for (const ApproximatedWeight& weight : report.approximated) sum += weight.relative_error;

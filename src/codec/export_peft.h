@@ -16,6 +16,7 @@ struct ExportOptions {
   std::string base_name = {};  // base_model_name_or_path
   size_t rank = 0;             // of matrices that have no low rank of their own; 0: such are refused
   bool replace = false;        // an existing directory
+  std::string origin = {};     // a section for the card on how the fine-tune was made
 };
 
 struct ApproximatedWeight {

@@ -114,7 +114,8 @@ std::string ModelCard(const CompressReport& report, const CompressOptions& optio
          Decimal(report.mean_cosine) + " |\n" + OutputErrorLine(report) + "| base fingerprint | " +
          report.base_fingerprint +
          " |\n\n"
-         "Every tensor's code, bytes and error stand in `delta_config.json`.\n";
+         "Every tensor's code, bytes and error stand in `delta_config.json`.\n" +
+         (options.origin.empty() ? "" : "\n" + options.origin);
 }
 
 }  // namespace df
