@@ -27,6 +27,19 @@ void ReadSlice(MatView<const float> a, bool along_rows, size_t first, size_t beg
 // Rows of c that one call of BLAS makes where threads share a product.
 constexpr size_t kProductTile = 128;
 
+// visit(begin, end) for tiles of rows on all threads, as many at once as BLAS takes.
+template <typename Visit>
+void ForEachTile(ThreadPool& pool, size_t rows, const Visit& visit) {
+  HoldBlasToOneThread();
+  const size_t n_tiles = (rows + kProductTile - 1) / kProductTile;
+  const size_t grain = std::max<size_t>((n_tiles + kMaxCallers - 1) / kMaxCallers, 1);
+  pool.ParallelFor(n_tiles, grain, [&](size_t first, size_t last, size_t) {
+    for (size_t tile = first; tile < last; ++tile) {
+      visit(tile * kProductTile, std::min((tile + 1) * kProductTile, rows));
+    }
+  });
+}
+
 struct GramTile {
   size_t row = 0, col = 0;  // first of each
 };
@@ -90,15 +103,26 @@ void AddProductTransposed(MatView<const float> a, MatView<const float> b, MatVie
 
 void AddTransposedProduct(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c) {
   DF_CHECK(a.cols == c.rows);
-  HoldBlasToOneThread();
-  const size_t n_tiles = (c.rows + kProductTile - 1) / kProductTile;
-  const size_t grain = std::max<size_t>((n_tiles + kMaxCallers - 1) / kMaxCallers, 1);
-  pool.ParallelFor(n_tiles, grain, [&](size_t begin, size_t end, size_t) {
-    for (size_t tile = begin; tile < end; ++tile) {
-      const size_t first = tile * kProductTile, n = std::min(kProductTile, c.rows - first);
-      AddTransposedProduct({a.data + first, a.rows, n, a.stride}, b, c.Rows(first, first + n));
-    }
+  ForEachTile(pool, c.rows, [&](size_t begin, size_t end) {
+    AddTransposedProduct({a.data + begin, a.rows, end - begin, a.stride}, b, c.Rows(begin, end));
   });
+}
+
+void Multiply(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c) {
+  DF_CHECK(a.rows == c.rows);
+  ForEachTile(pool, c.rows, [&](size_t begin, size_t end) { Multiply(a.Rows(begin, end), b, c.Rows(begin, end)); });
+}
+
+void SubtractProduct(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c) {
+  DF_CHECK(a.rows == c.rows);
+  ForEachTile(pool, c.rows,
+              [&](size_t begin, size_t end) { SubtractProduct(a.Rows(begin, end), b, c.Rows(begin, end)); });
+}
+
+void AddProductTransposed(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c) {
+  DF_CHECK(a.rows == c.rows);
+  ForEachTile(pool, c.rows,
+              [&](size_t begin, size_t end) { AddProductTransposed(a.Rows(begin, end), b, c.Rows(begin, end)); });
 }
 
 Mat<double> Gram(ThreadPool& pool, MatView<const float> a) {

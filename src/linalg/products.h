@@ -32,6 +32,12 @@ void AddProductTransposed(MatView<const float> a, MatView<const float> b, MatVie
 // c += a^T b on all threads, in tiles of c's rows. a [k, m], b [k, n], c [m, n].
 void AddTransposedProduct(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c);
 
+// c = a b on all threads, in tiles of c's rows. a [m, k], b [k, n], c [m, n].
+void Multiply(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c);
+// c -= a b and, b [n, k], c += a b^T in the same way.
+void SubtractProduct(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c);
+void AddProductTransposed(ThreadPool& pool, MatView<const float> a, MatView<const float> b, MatView<float> c);
+
 // a a^T or a^T a, whichever is smaller, in f64: [k, k] with k = min(rows, cols). Its eigenvalues are the squares of a's
 // singular values; those below 1e-8 of the largest drown. Tiles of the result are the threads' parts.
 Mat<double> Gram(ThreadPool& pool, MatView<const float> a);

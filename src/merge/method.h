@@ -25,25 +25,25 @@ namespace df::merge {
 // One tensor as it stands in the base and in k >= 1 models: F32, BF16 or F16 each, all of one shape, of any rank, not
 // necessarily aligned (mapped files). Whoever merges vocabularies makes the shapes equal first. No view is written.
 struct TensorGroup {
-  std::string name;                // for messages, and what draws depend on
-  std::optional<TensorView> base;  // where the method needs one
-  std::vector<TensorView> models;  // [k], in the order of the recipe; slerp: what t = 0 and t = 1 give
-  bool is_linear = false;          // the weight of a linear layer or the head: opcm projects these alone
+  std::string name;                     // for messages, and what draws depend on
+  std::optional<TensorView> base = {};  // where the method needs one
+  std::vector<TensorView> models = {};  // [k], in the order of the recipe; slerp: what t = 0 and t = 1 give
+  bool is_linear = false;               // the weight of a linear layer or the head: opcm projects these alone
 };
 
 // What the recipe says for one tensor, its filters and gradients resolved. A method looks at its own fields only.
 struct Settings {
-  std::vector<double> weights;    // [k]
-  std::vector<double> densities;  // [k] share of the entries that is kept, in (0, 1]
-  double lambda = 1;              // of the merged task vector
-  bool normalize = false;         // divide by the sum of the weights
-  bool rescale = true;            // dare: what is kept is divided by its density
-  double t = 0;                   // slerp: 0 gives the first model, 1 the second
-  size_t rank = 0;                // svd_average: leading singular values kept of each task vector; 0: by energy
-  double energy = 0;              // svd_average, monosoup: share of the squares that the leading values must reach
-  bool effective_rank = false;    // monosoup: their number is exp of the spectrum's entropy instead
-  double alpha = 0.5;             // opcm: share of the sum of singular values that is projected out whole
-  uint64_t seed = 0;              // dare: with it, the tensor's name and the model's place, a draw is determined
+  std::vector<double> weights = {};    // [k]
+  std::vector<double> densities = {};  // [k] share of the entries that is kept, in (0, 1]
+  double lambda = 1;                   // of the merged task vector
+  bool normalize = false;              // divide by the sum of the weights
+  bool rescale = true;                 // dare: what is kept is divided by its density
+  double t = 0;                        // slerp: 0 gives the first model, 1 the second
+  size_t rank = 0;                     // svd_average: leading singular values kept of each task vector; 0: by energy
+  double energy = 0;                   // svd_average, monosoup: share of the squares that the leading values must reach
+  bool effective_rank = false;         // monosoup: their number is exp of the spectrum's entropy instead
+  double alpha = 0.5;                  // opcm: share of the sum of singular values that is projected out whole
+  uint64_t seed = 0;                   // dare: with it, the tensor's name and the model's place, a draw is determined
 };
 
 // Takes elements [first, first + values.size()) of the merged tensor in row-major order. Called from several threads at
@@ -74,20 +74,20 @@ struct Report {
   Way way = Way::kElementwise;
   // |W_i - W_b|^2 of each model and |W - W_b|^2 of the result as f32, summed in f64; of a method without base |W_i|^2
   // and |W|^2. opcm: of the result before it is scaled.
-  std::vector<double> task_squares;
+  std::vector<double> task_squares = {};
   double result_squares = 0;
   // What each model's difference (without base: the model) was multiplied by where that is one number: [k] or empty.
-  std::vector<double> coefficients;
-  std::vector<SpectrumReport> spectra;  // svd_average: [k]; monosoup: [1]; empty where nothing was cut
+  std::vector<double> coefficients = {};
+  std::vector<SpectrumReport> spectra = {};  // svd_average: [k]; monosoup: [1]; empty where nothing was cut
   // monosoup: W = W_b + high D_k + low (D - D_k), rho = (s_{k+1} / s_1)^2.
   struct Edit {
     double rho = 0, low = 0, high = 1;
   };
-  std::optional<Edit> edit;
+  std::optional<Edit> edit = {};
   // opcm: |T_t|^2 after the models 1 to t, [k], unscaled; `blocks`: the leading block's size at the steps 2 to k of a
   // projected weight, else empty.
-  std::vector<double> step_squares;
-  std::vector<size_t> blocks;
+  std::vector<double> step_squares = {};
+  std::vector<size_t> blocks = {};
 };
 
 enum class ParameterKind { kNumber, kFlag, kCount };  // values are given as double: flags 0 or 1, counts whole
@@ -111,7 +111,7 @@ struct Method {
   std::string_view summary;
   bool needs_base = true;  // else a base is not looked at
   size_t min_models = 1, max_models = SIZE_MAX;
-  std::span<const Parameter> parameters;
+  std::span<const Parameter> parameters = {};
   // Sums over the whole model are needed before any tensor is done: see opcm.h.
   bool has_second_pass = false;
   MergeTensor merge = nullptr;  // to be called through Merge

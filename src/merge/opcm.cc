@@ -1,0 +1,208 @@
+#include "merge/opcm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "linalg/factor.h"
+#include "linalg/products.h"
+#include "merge/elementwise.h"
+#include "merge/truncation.h"
+
+namespace df::merge {
+namespace {
+
+// Singular values below this share of the largest, by the root of the longer side, are rounding of f32: they have no
+// direction that could be projected out.
+constexpr double kResolution = 0x1p-24;
+
+double Dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t j = 0; j < a.size(); ++j) sum += double{a[j]} * double{b[j]};
+  return sum;
+}
+
+// What a wide T [m, n], m <= n, has for singular vectors above its rounding, and the size of its leading block.
+struct Directions {
+  Mat<float> u;   // [m, q]
+  Mat<float> vt;  // [q, n]
+  size_t n_leading = 0;
+};
+
+// How many values stand before their running sum exceeds the share alpha of the whole sum.
+size_t LeadingBlock(std::span<const double> values, double alpha) {
+  double total = 0, sum = 0;
+  for (const double value : values) total += value;
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += values[i];
+    if (sum > alpha * total) return i;
+  }
+  return values.size();
+}
+
+Result<Directions> FindDirections(ThreadPool& pool, MatView<const float> t, double alpha) {
+  const size_t m = t.rows;
+  linalg::SymmetricEigen eigen;
+  {
+    const Mat<double> gram = linalg::Gram(pool, t);
+    DF_ASSIGN_OR_RETURN(eigen, linalg::EigenOfSymmetric(gram.view(), linalg::EigenPart::kVectors));
+  }
+  std::vector<double> values(m);  // descending
+  for (size_t i = 0; i < m; ++i) values[i] = std::sqrt(std::max(eigen.values[m - 1 - i], 0.0));
+  const double least = values[0] * kResolution * std::sqrt(static_cast<double>(t.cols));
+  const auto q = static_cast<size_t>(std::ranges::count_if(values, [&](double value) { return value > least; }));
+  Directions found{Mat<float>(m, q), Mat<float>(q, t.cols), std::min(q, LeadingBlock(values, alpha))};
+  for (size_t i = 0; i < q; ++i) {
+    for (size_t j = 0; j < m; ++j) found.u.Row(j)[i] = static_cast<float>(eigen.vectors.Row(m - 1 - i)[j]);
+  }
+  if (q == 0) return found;
+  linalg::AddTransposedProduct(pool, found.u.view(), t, found.vt.view());
+  for (size_t i = 0; i < q; ++i) {
+    for (float& value : found.vt.view().RowSpan(i)) value = static_cast<float>(double{value} / values[i]);
+  }
+  return found;
+}
+
+// tau -= its leading block and the rest of its diagonal in the directions of T. tau [m, n], m <= n. Returns the size of
+// the block.
+Result<size_t> ProjectOut(ThreadPool& pool, MatView<const float> t, double alpha, MatView<float> tau) {
+  DF_ASSIGN_OR_RETURN(const Directions along, FindDirections(pool, t, alpha));
+  const size_t q = along.vt.rows(), r = along.n_leading;
+  if (q == 0) return r;
+  // x = U^T tau becomes what to subtract, in the coordinates of U: row i < r of it the block's, the others' diagonal.
+  Mat<float> x(q, tau.cols), block(r, r);
+  linalg::AddTransposedProduct(pool, along.u.view(), tau, x.view());
+  if (r > 0) linalg::AddProductTransposed(pool, x.Rows(0, r), along.vt.view().Rows(0, r), block.view());
+  pool.ParallelFor(q - r, GrainFor(2 * tau.cols * sizeof(float)), [&](size_t begin, size_t end, size_t) {
+    for (size_t i = r + begin; i < r + end; ++i) {
+      const std::span<const float> v = along.vt.view().RowSpan(i);
+      const double diagonal = Dot(x.view().RowSpan(i), v);
+      for (size_t j = 0; j < v.size(); ++j) x.Row(i)[j] = static_cast<float>(diagonal * double{v[j]});
+    }
+  });
+  if (r > 0) linalg::Multiply(pool, block.view(), along.vt.view().Rows(0, r), x.Rows(0, r));
+  linalg::SubtractProduct(pool, along.u.view(), x.view(), tau);
+  return r;
+}
+
+// The difference of one model as a wide matrix: tall ones are turned.
+Mat<float> Turned(const Mat<float>& a) {
+  Mat<float> turned(a.cols(), a.rows());
+  for (size_t row = 0; row < a.rows(); ++row) {
+    for (size_t col = 0; col < a.cols(); ++col) turned.Row(col)[row] = a.Row(row)[col];
+  }
+  return turned;
+}
+
+Result<HeldDifference> HoldWide(ThreadPool& pool, const TensorGroup& group, size_t model) {
+  std::vector<double> only(group.models.size());
+  only[model] = 1;
+  DF_ASSIGN_OR_RETURN(HeldDifference held, HoldDifference(pool, group, only));
+  if (held.d.rows() > held.d.cols()) held.d = Turned(held.d);
+  return held;
+}
+
+Result<Report> MergeProjected(ThreadPool& pool, const TensorGroup& group, double alpha, const Sink& sink) {
+  Report report{.way = Way::kGram};
+  Mat<float> t;
+  for (size_t i = 0; i < group.models.size(); ++i) {
+    DF_ASSIGN_OR_RETURN(HeldDifference held, HoldWide(pool, group, i));
+    report.task_squares.push_back(held.squares);
+    if (i == 0) {
+      t = std::move(held.d);
+      report.step_squares.push_back(held.squares);
+      continue;
+    }
+    DF_ASSIGN_OR_RETURN(const size_t block, ProjectOut(pool, t.view(), alpha, held.d.view()));
+    report.blocks.push_back(block);
+    for (size_t row = 0; row < t.rows(); ++row) {
+      for (size_t col = 0; col < t.cols(); ++col) t.Row(row)[col] += held.d.Row(row)[col];
+    }
+    report.step_squares.push_back(linalg::SumOfSquares(t.view()));
+  }
+  if (t.rows() != group.models[0].shape[0]) t = Turned(t);
+  report.result_squares = report.step_squares.back();
+  if (!std::isfinite(report.result_squares)) return FindNonFinite(group);
+  ForEachBlock(pool, t.rows() * t.cols(), [&](size_t first, size_t size) { sink(first, {t.Row(0) + first, size}); });
+  return report;
+}
+
+// Tensors that are not projected: T_t = T_{t-1} + tau_t.
+Result<Report> MergeSums(ThreadPool& pool, const TensorGroup& group, const Sink& sink) {
+  const size_t n = group.models[0].elements(), n_blocks = (n + kBlock - 1) / kBlock, k = group.models.size();
+  Mat<double> sums(n_blocks, 2 * k);  // of each block: |tau_i|^2, then |T_t|^2
+  ForEachBlock(pool, n, [&](size_t first, size_t size) {
+    std::vector<float> difference(size), total(size);
+    for (size_t i = 0; i < k; ++i) {
+      ReadDifference(group, i, first, difference);
+      for (size_t j = 0; j < size; ++j) total[j] += difference[j];
+      sums.Row(first / kBlock)[i] = element_ops::Squares(difference);
+      sums.Row(first / kBlock)[k + i] = element_ops::Squares(total);
+    }
+    sink(first, total);
+  });
+  Report report{.task_squares = std::vector<double>(k), .step_squares = std::vector<double>(k)};
+  for (size_t block = 0; block < n_blocks; ++block) {
+    for (size_t i = 0; i < k; ++i) {
+      report.task_squares[i] += sums.Row(block)[i];
+      report.step_squares[i] += sums.Row(block)[k + i];
+    }
+  }
+  report.result_squares = report.step_squares.back();
+  if (!std::isfinite(report.result_squares)) return FindNonFinite(group);
+  return report;
+}
+
+}  // namespace
+
+Result<Report> MergeOpcm(ThreadPool& pool, const TensorGroup& group, const Settings& settings, const Sink& sink) {
+  const bool is_projected = group.is_linear && IsMatrix(group.models[0]);
+  return is_projected ? MergeProjected(pool, group, settings.alpha, sink) : MergeSums(pool, group, sink);
+}
+
+void OpcmSums::Add(const Report& report) {
+  task_squares.resize(report.task_squares.size());
+  step_squares.resize(report.step_squares.size());
+  for (size_t i = 0; i < task_squares.size(); ++i) task_squares[i] += report.task_squares[i];
+  for (size_t i = 0; i < step_squares.size(); ++i) step_squares[i] += report.step_squares[i];
+}
+
+std::vector<double> OpcmSums::Lambdas() const {
+  std::vector<double> lambdas;
+  double norms = 0;
+  for (size_t t = 0; t < step_squares.size(); ++t) {
+    norms += std::sqrt(task_squares[t]);
+    const double mean = norms / static_cast<double>(t + 1);
+    lambdas.push_back(mean > 0 ? std::sqrt(step_squares[t]) / mean : 1.0);
+  }
+  return lambdas;
+}
+
+double OpcmSums::Scale() const {
+  const double lambda = step_squares.empty() ? 1.0 : Lambdas().back();
+  return lambda > 0 ? 1 / lambda : 0.0;
+}
+
+Result<Report> FinishOpcm(ThreadPool& pool, const std::string& name, const TensorView& base, const TensorView& unscaled,
+                          double scale, const Sink& sink) {
+  if (unscaled.dtype != DType::kF32 || unscaled.shape != base.shape) {
+    return InvalidArgument("tensor " + name + ": the sum of its task vectors is " +
+                           std::string(DTypeName(unscaled.dtype)) + " " + ToString(unscaled.shape) + ", not F32 " +
+                           ToString(base.shape));
+  }
+  const size_t n = base.elements();
+  Buffer<double> squares((n + kBlock - 1) / kBlock);
+  ForEachBlock(pool, n, [&](size_t first, size_t size) {
+    std::vector<float> from(size), sum(size), out(size);
+    ReadElements(base, first, from);
+    ReadElements(unscaled, first, sum);
+    const float* const run = sum.data();
+    squares[first / kBlock] = element_ops::WeightedSum({{&run, 1}, from.data()}, {&scale, 1}, out);
+    sink(first, out);
+  });
+  Report report{.coefficients = {scale}};
+  for (const double square : squares.span()) report.result_squares += square;
+  if (!std::isfinite(report.result_squares)) return FindNonFinite({.name = name, .base = base, .models = {unscaled}});
+  return report;
+}
+
+}  // namespace df::merge

@@ -1,0 +1,17 @@
+// element_ops.h in plain loops: the oracle of every target.
+#ifndef DELTAFOLD_MERGE_REF_ELEMENT_OPS_H_
+#define DELTAFOLD_MERGE_REF_ELEMENT_OPS_H_
+
+#include "merge/element_ops.h"
+
+namespace df::merge::element_ops::ref {
+
+double Squares(std::span<const float> values);
+void KeepAtLeast(uint32_t least, std::span<float> values);
+void Drop(uint64_t key, uint64_t first, uint32_t below, std::span<float> values);
+double WeightedSum(const Runs& runs, std::span<const double> coefficients, std::span<float> out);
+double AgreeingSum(const Runs& runs, const Consensus& consensus, std::span<float> out);
+
+}  // namespace df::merge::element_ops::ref
+
+#endif  // DELTAFOLD_MERGE_REF_ELEMENT_OPS_H_

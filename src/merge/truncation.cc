@@ -1,0 +1,269 @@
+#include "merge/truncation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "linalg/factor.h"
+#include "linalg/products.h"
+#include "linalg/range_finder.h"
+#include "merge/elementwise.h"
+
+namespace df::merge {
+namespace {
+
+// Columns of a projection beyond those that are kept: the last ones found are the least exact.
+constexpr size_t kMargin = 16;
+
+// Squares of singular values, descending, those that drown set to 0.
+std::vector<double> DescendingSquares(const linalg::SymmetricEigen& eigen) {
+  const size_t n = eigen.values.size();
+  std::vector<double> squares(n);
+  const double least = eigen.values[n - 1] * static_cast<double>(n) * 0x1p-53;
+  for (size_t i = 0; i < n; ++i) squares[i] = eigen.values[n - 1 - i] > least ? eigen.values[n - 1 - i] : 0.0;
+  return squares;
+}
+
+size_t RankOfEnergy(std::span<const double> squares, double wanted) {
+  double sum = 0;
+  for (size_t k = 0; k < squares.size(); ++k) {
+    sum += squares[k];
+    if (sum >= wanted) return k + 1;
+  }
+  return squares.size();
+}
+
+size_t EffectiveRank(std::span<const double> squares) {
+  double sum = 0, entropy = 0;
+  for (const double square : squares) sum += std::sqrt(square);
+  for (const double square : squares) {
+    const double share = std::sqrt(square) / sum;
+    if (share > 0) entropy -= share * std::log(share);
+  }
+  // Equal values have their number for effective rank: rounding must not make it one more.
+  return static_cast<size_t>(std::ceil(std::exp(entropy) * (1 - 1e-9)));
+}
+
+size_t ChooseRank(std::span<const double> squares, double total, const CutRule& rule) {
+  size_t k = 0;
+  if (rule.effective_rank) {
+    k = EffectiveRank(squares);
+  } else {
+    k = rule.rank > 0 ? rule.rank : RankOfEnergy(squares, rule.energy * total);
+  }
+  return std::clamp<size_t>(k, 1, squares.size());
+}
+
+SpectrumReport Describe(std::span<const double> squares, double total, size_t k, Way way) {
+  SpectrumReport spectrum{.rank = k, .largest = std::sqrt(squares[0]), .way = way};
+  double kept = 0;
+  for (size_t i = 0; i < k; ++i) kept += squares[i];
+  spectrum.energy = std::min(kept / total, 1.0);
+  spectrum.first_cut = k < squares.size() ? std::sqrt(squares[k]) : 0.0;
+  return spectrum;
+}
+
+Result<Truncation> TruncateByGram(ThreadPool& pool, MatView<const float> d, const CutRule& rule) {
+  linalg::SymmetricEigen eigen;
+  {
+    const Mat<double> gram = linalg::Gram(pool, d);
+    DF_ASSIGN_OR_RETURN(eigen, linalg::EigenOfSymmetric(gram.view(), linalg::EigenPart::kVectors));
+  }
+  const std::vector<double> squares = DescendingSquares(eigen);
+  double total = 0;
+  for (const double square : squares) total += square;
+  const size_t size = squares.size(), k = ChooseRank(squares, total, rule);
+  const auto n_nonzero = static_cast<size_t>(std::ranges::count_if(squares, [](double x) { return x > 0; }));
+  Truncation cut{.spectrum = Describe(squares, total, k, Way::kGram)};
+  cut.spectrum.size = size;
+  cut.is_rest = k >= n_nonzero || n_nonzero - k < k;
+  const size_t first = cut.is_rest ? std::min(k, n_nonzero) : 0, end = cut.is_rest ? n_nonzero : k;
+  if (first == end) return cut;
+  // The vectors of the Gram matrix are on the shorter side; the product with d gives the other.
+  const size_t n = end - first;
+  const bool is_wide = d.rows <= d.cols;
+  cut.left = Mat<float>(d.rows, n);
+  cut.right = Mat<float>(n, d.cols);
+  for (size_t k_of = 0; k_of < n; ++k_of) {
+    const double* vector = eigen.vectors.Row(size - 1 - first - k_of);
+    for (size_t j = 0; j < size; ++j) {
+      (is_wide ? cut.left.Row(j)[k_of] : cut.right.Row(k_of)[j]) = static_cast<float>(vector[j]);
+    }
+  }
+  eigen = {};
+  if (is_wide) {
+    linalg::AddTransposedProduct(pool, cut.left.view(), d, cut.right.view());
+  } else {
+    linalg::AddProductTransposed(pool, d, cut.right.view(), cut.left.view());
+  }
+  return cut;
+}
+
+// Leading terms of a projection D ~ Q B: those of B, whose left vectors Q turns.
+Result<Truncation> TruncateProjection(ThreadPool& pool, const linalg::RangeFinder& range, double total,
+                                      const CutRule& rule) {
+  const MatView<const float> b = range.b();
+  DF_ASSIGN_OR_RETURN(const auto eigen,
+                      linalg::EigenOfSymmetric(linalg::Gram(pool, b).view(), linalg::EigenPart::kVectors));
+  const std::vector<double> squares = DescendingSquares(eigen);
+  const size_t k = ChooseRank(squares, total, rule);
+  Truncation cut{.spectrum = Describe(squares, total, k, Way::kRandomised)};
+  cut.spectrum.size = std::min(range.q().rows, b.cols);
+  Mat<float> turn(squares.size(), k);
+  for (size_t j = 0; j < turn.rows(); ++j) {
+    for (size_t i = 0; i < k; ++i) turn.Row(j)[i] = static_cast<float>(eigen.vectors.Row(squares.size() - 1 - i)[j]);
+  }
+  cut.left = Mat<float>(range.q().rows, k);
+  cut.right = Mat<float>(k, b.cols);
+  linalg::Multiply(pool, range.q(), turn.view(), cut.left.view());
+  linalg::AddTransposedProduct(pool, turn.view(), b, cut.right.view());
+  return cut;
+}
+
+// The first `rank` terms.
+Result<Truncation> ProjectToRank(ThreadPool& pool, MatView<const float> d, double squares, const CutRule& rule) {
+  linalg::RangeFinder range(pool, d, {.max_columns = rule.rank + kMargin + rule.rank / 8});
+  while (!range.is_full()) DF_RETURN_IF_ERROR(range.Grow());
+  return TruncateProjection(pool, range, squares, rule);
+}
+
+// As many terms as reach the energy; none where more than kMostProjected are needed.
+Result<std::optional<Truncation>> ProjectToEnergy(ThreadPool& pool, MatView<const float> d, double squares,
+                                                  const CutRule& rule) {
+  // By Cauchy and Schwarz k values have at most (k sum s^4)^(1/2) of the squares; twice for the estimate's deviation.
+  const double wanted = rule.energy * squares;
+  const double fourth = linalg::EstimateFourthPowers(pool, d, 16, 1);
+  if (wanted * wanted > 2 * static_cast<double>(kMostProjected) * fourth) return std::optional<Truncation>();
+  linalg::RangeFinder range(pool, d, {.block = 72, .max_columns = kMostProjected + 2 * kMargin});
+  while (!range.is_full()) {
+    DF_RETURN_IF_ERROR(range.Grow());
+    const double left_over = wanted - linalg::SumOfSquares(range.b());
+    if (left_over <= 0) {
+      DF_ASSIGN_OR_RETURN(Truncation cut, TruncateProjection(pool, range, squares, rule));
+      const size_t k = cut.spectrum.rank;
+      if (k <= kMostProjected && k + kMargin <= range.columns()) return std::optional(std::move(cut));
+      if (k > kMostProjected) break;
+    }
+  }
+  return std::optional<Truncation>();
+}
+
+}  // namespace
+
+void Scale(double factor, Mat<float>& left) {
+  for (float& value : std::span(left.Row(0), left.rows() * left.cols())) {
+    value = static_cast<float>(factor * double{value});
+  }
+}
+
+bool IsMatrix(const TensorView& tensor) { return tensor.shape.rank() == 2 && tensor.elements() > 0; }
+
+Result<Truncation> Truncate(ThreadPool& pool, MatView<const float> d, double squares, const CutRule& rule) {
+  const size_t size = std::min(d.rows, d.cols);
+  if (squares == 0) return Truncation{.spectrum = {.size = size, .energy = 1}, .is_rest = true};
+  if (size <= kGramAlways || rule.effective_rank) return TruncateByGram(pool, d, rule);
+  if (rule.rank > 0) {
+    if (rule.rank > kMostProjected) return TruncateByGram(pool, d, rule);
+    return ProjectToRank(pool, d, squares, rule);
+  }
+  DF_ASSIGN_OR_RETURN(std::optional<Truncation> cut, ProjectToEnergy(pool, d, squares, rule));
+  if (cut) return std::move(*cut);
+  return TruncateByGram(pool, d, rule);
+}
+
+Result<HeldDifference> HoldDifference(ThreadPool& pool, const TensorGroup& group, std::span<const double> weights) {
+  const size_t rows = group.models[0].shape[0], cols = group.models[0].shape[1], n_models = group.models.size();
+  HeldDifference held{.d = Mat<float>(rows, cols), .task_squares = std::vector<double>(n_models)};
+  const size_t n = rows * cols, n_blocks = (n + kBlock - 1) / kBlock;
+  Mat<double> sums(n_blocks, n_models + 1);
+  ForEachBlock(pool, n, [&](size_t first, size_t size) {
+    Mat<float> differences(n_models, size);
+    std::vector<const float*> runs;
+    std::vector<double> factors;
+    double* const of_block = sums.Row(first / kBlock);
+    for (size_t i = 0; i < n_models; ++i) {
+      if (weights[i] == 0) continue;
+      ReadDifference(group, i, first, differences.view().RowSpan(i));
+      of_block[i] = element_ops::Squares(differences.view().RowSpan(i));
+      runs.push_back(differences.Row(i));
+      factors.push_back(weights[i]);
+    }
+    of_block[n_models] = element_ops::WeightedSum({runs}, factors, {held.d.Row(0) + first, size});
+  });
+  for (size_t block = 0; block < n_blocks; ++block) {
+    for (size_t i = 0; i < n_models; ++i) held.task_squares[i] += sums.Row(block)[i];
+    held.squares += sums.Row(block)[n_models];
+  }
+  if (!std::isfinite(held.squares)) return FindNonFinite(group);
+  return held;
+}
+
+namespace {
+
+// Rows in work at once: enough for a product to be bound by arithmetic, and at most 8 MiB.
+size_t RowsOfBlock(size_t cols) { return std::clamp<size_t>((size_t{8} << 20) / (cols * sizeof(float)), 1, 128); }
+
+struct SumJob {
+  const TensorGroup& group;
+  std::span<const double> coefficients;
+  std::span<const LowRankTerm> terms;
+  const Sink& sink;
+};
+
+// Rows [first, first + change.rows) of the result; squares [change.rows].
+void WriteRows(const SumJob& job, size_t first, MatView<float> change, std::span<double> squares) {
+  const size_t cols = change.cols, n_models = job.group.models.size();
+  const bool reads_models = std::ranges::any_of(job.coefficients, [](double c) { return c != 0; });
+  Mat<float> differences(reads_models ? n_models : 0, cols);
+  std::vector<const float*> runs;
+  for (size_t i = 0; reads_models && i < n_models; ++i) runs.push_back(differences.Row(i));
+  for (size_t row = 0; row < change.rows; ++row) {
+    for (size_t i = 0; i < runs.size(); ++i) {
+      ReadDifference(job.group, i, (first + row) * cols, differences.view().RowSpan(i));
+    }
+    if (reads_models) {
+      element_ops::WeightedSum({runs}, job.coefficients, change.RowSpan(row));
+    } else {
+      std::ranges::fill(change.RowSpan(row), 0.0F);
+    }
+  }
+  for (const LowRankTerm& term : job.terms) {
+    if (term.left.cols > 0) linalg::AddProduct(term.left.Rows(first, first + change.rows), term.right, change);
+  }
+  std::vector<float> base(cols), out(cols);
+  const double one = 1;
+  for (size_t row = 0; row < change.rows; ++row) {
+    ReadElements(*job.group.base, (first + row) * cols, base);
+    const float* const run = change.Row(row);
+    squares[row] = element_ops::WeightedSum({{&run, 1}, base.data()}, {&one, 1}, out);
+    job.sink((first + row) * cols, out);
+  }
+}
+
+}  // namespace
+
+Status WriteSum(ThreadPool& pool, const TensorGroup& group, std::span<const double> coefficients,
+                std::span<const LowRankTerm> terms, const Sink& sink, Report& report) {
+  const size_t rows = group.models[0].shape[0], cols = group.models[0].shape[1];
+  const size_t block_rows = RowsOfBlock(cols), n_blocks = (rows + block_rows - 1) / block_rows;
+  const SumJob job{group, coefficients, terms, sink};
+  Buffer<double> squares(rows);
+  const size_t grain = std::max<size_t>((n_blocks + linalg::kMaxCallers - 1) / linalg::kMaxCallers, 1);
+  pool.ParallelFor(n_blocks, grain, [&](size_t begin, size_t end, size_t) {
+    Mat<float> memory(block_rows, cols);
+    for (size_t block = begin; block < end; ++block) {
+      const size_t first = block * block_rows, n = std::min(block_rows, rows - first);
+      WriteRows(job, first, memory.Rows(0, n), squares.span().subspan(first, n));
+    }
+  });
+  report.result_squares = 0;
+  for (const double square : squares.span()) report.result_squares += square;
+  return std::isfinite(report.result_squares) ? Status::Ok() : FindNonFinite(group);
+}
+
+Result<Report> MergeMean(ThreadPool& pool, const TensorGroup& group, const Sink& sink) {
+  if (group.models.size() == 1) return CopyModel(pool, group, sink);
+  const double share = 1.0 / static_cast<double>(group.models.size());
+  return MergeElementwise(pool, group, {.coefficients = std::vector<double>(group.models.size(), share)}, sink);
+}
+
+}  // namespace df::merge
