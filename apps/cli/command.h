@@ -31,6 +31,7 @@ void AddExport(const Command& app);
 void AddImport(const Command& app);
 void AddInspect(const Command& app);
 void AddMaterialize(const Command& app);
+void AddMerge(const Command& app);
 void AddVerify(const Command& app);
 void AddChat(const Command& app);
 void AddLogits(const Command& app);

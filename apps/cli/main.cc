@@ -100,6 +100,7 @@ int Main(int argc, char** argv) {
   AddCompress(commands);
   AddInspect(commands);
   AddMaterialize(commands);
+  AddMerge(commands);
   AddImport(commands);
   AddExport(commands);
   AddVerify(commands);

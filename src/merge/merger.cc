@@ -229,12 +229,15 @@ Recipe NamedRecipe(const Recipe& recipe, const MergeSources& sources) {
   return named;
 }
 
+Result<Json> TaskOf(const Recipe& recipe, const MergeSources& sources, uint64_t max_shard_bytes) {
+  DF_ASSIGN_OR_RETURN(const Json identity, IdentityOf(sources));
+  return Json{{"recipe", RecipeText(recipe)}, {"inputs", identity}, {"max_shard_bytes", max_shard_bytes}};
+}
+
 Result<MergeReport> MergeModels(ThreadPool& pool, const Recipe& recipe, const MergeSources& sources,
                                 const std::string& target, const MergerOptions& options) {
   DF_ASSIGN_OR_RETURN(const MergePlan plan, PlanMerge(recipe, sources, options.max_shard_bytes));
-  DF_ASSIGN_OR_RETURN(const Json identity, IdentityOf(sources));
-  const Json task = {
-      {"recipe", RecipeText(recipe)}, {"inputs", identity}, {"max_shard_bytes", options.max_shard_bytes}};
+  DF_ASSIGN_OR_RETURN(const Json task, TaskOf(recipe, sources, options.max_shard_bytes));
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<MergeOutput> output,
                       MergeOutput::Create(target, plan,
                                           {.replace = options.replace,

@@ -50,6 +50,9 @@ struct MergeEstimate {
 Result<MergeEstimate> EstimateMerge(ThreadPool& pool, const Recipe& recipe, const MergeSources& sources,
                                     uint64_t max_shard_bytes, double max_seconds = 3);
 
+// What is made from what: a run goes on with the steps of an equal one only. Errors: of IdentityOf.
+Result<Json> TaskOf(const Recipe& recipe, const MergeSources& sources, uint64_t max_shard_bytes);
+
 // The recipe with the sources' names for people in place of what was given.
 Recipe NamedRecipe(const Recipe& recipe, const MergeSources& sources);
 

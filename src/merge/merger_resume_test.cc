@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "format/step_journal.h"
-#include "merge/merge_fixture.h"
+#include "merge/models_fixture.h"
 
 namespace df::merge {
 namespace {
@@ -17,11 +17,11 @@ constexpr char kOpcm[] = "merge_method: opcm\nbase_model: @base\nmodels: [{model
 constexpr char kSvd[] =
     "merge_method: svd_average\nbase_model: @base\nparameters: {rank: 3}\nmodels: [{model: @ft0}, {model: @ft1}]\n";
 
-class MergerResumeTest : public MergeTest {
+class MergerResumeTest : public ModelsTest {
  protected:
   void SetUp() override {
     base_.n_layers = 1;
-    MergeTest::SetUp();
+    ModelsTest::SetUp();
   }
 
   // A step a tensor, in shards of a few.

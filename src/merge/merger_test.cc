@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "codec/compressor.h"
 #include "codec/materialize.h"
-#include "merge/merge_fixture.h"
+#include "merge/models_fixture.h"
 #include "testing/process_memory.h"
 
 namespace df::merge {
@@ -44,7 +44,7 @@ void ExpectNear(const Weights& got, const Weights& want, double tolerance) {
   }
 }
 
-class MergerTest : public MergeTest {
+class MergerTest : public ModelsTest {
  protected:
   Weights LinearByHand() const {
     std::vector<Weights> models;
@@ -230,7 +230,7 @@ TEST_F(MergerTest, ADryRunCountsWhatIsWrittenAndWritesNothing) {
   EXPECT_EQ(stored, report.bytes);
 }
 
-class MergerSlow : public MergeTest {};
+class MergerSlow : public ModelsTest {};
 
 // Of a model twenty times as large, no more than a tensor of it at a time.
 TEST_F(MergerSlow, HoldsNoMoreThanThePlanSays) {

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "base/json.h"
-#include "merge/merge_fixture.h"
+#include "merge/models_fixture.h"
 #include "text/tokenizer.h"
 
 namespace df::merge {
@@ -37,7 +37,7 @@ std::string TokenizerOf(const std::vector<std::string>& words) {
   return DumpJson(tokenizer);
 }
 
-class VocabularyTest : public MergeTest {
+class VocabularyTest : public ModelsTest {
  protected:
   // `rows` of the embedding, which may be more than there are words.
   void Write(const std::string& name, const std::vector<std::string>& words, size_t rows, uint64_t seed) {

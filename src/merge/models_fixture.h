@@ -1,6 +1,6 @@
 // Small models on disk and what a merge of them should be, in f64.
-#ifndef DELTAFOLD_MERGE_MERGE_FIXTURE_H_
-#define DELTAFOLD_MERGE_MERGE_FIXTURE_H_
+#ifndef DELTAFOLD_MERGE_MODELS_FIXTURE_H_
+#define DELTAFOLD_MERGE_MODELS_FIXTURE_H_
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ inline std::map<std::string, std::string> FilesOf(const std::string& directory) 
 }
 
 // A base and three fine-tunes under names of their own.
-class MergeTest : public ::testing::Test {
+class ModelsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     testing::WriteModel(base_, Sub("base"));
@@ -86,4 +86,4 @@ class MergeTest : public ::testing::Test {
 
 }  // namespace df::merge
 
-#endif  // DELTAFOLD_MERGE_MERGE_FIXTURE_H_
+#endif  // DELTAFOLD_MERGE_MODELS_FIXTURE_H_

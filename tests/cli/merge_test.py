@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""`deltafold merge` as a user meets it: recipes and direct forms, outputs, kills, refusals; what is served of a merge.
+Usage: merge_test.py DELTAFOLD [unittest arguments]"""
+import json
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "demo"
+BASE = DEMO / "zen-mini-base"
+MATH, SQL = (DEMO / "finetunes" / f"zen-mini-{name}" for name in ("math", "sql"))
+DELTA = DEMO / "deltas" / "zen-mini-json"
+LORA = DEMO / "adapters" / "format-title"
+BINARY = None
+RUN_S = 300
+
+
+def deltafold(*arguments):
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=RUN_S,
+                          stdin=subprocess.DEVNULL)
+
+
+def answer(*arguments):
+    """The JSON that a command prints."""
+    done = deltafold(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def tensors(path):
+    """Name -> bytes."""
+    data = path.read_bytes()
+    n_header = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + n_header])
+    header.pop("__metadata__", None)
+    return {name: data[8 + n_header:][slice(*tensor["data_offsets"])] for name, tensor in header.items()}
+
+
+def bf16(data):
+    return [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
+
+
+def f32(data):
+    return list(struct.unpack(f"<{len(data) // 4}f", data))
+
+
+class Merge(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.out = self.folder / "out"
+
+    def recipe(self, text):
+        path = self.folder / "recipe.yml"
+        path.write_text(text)
+        return path
+
+    def left(self):
+        return sorted(path.name for path in self.folder.iterdir() if path.name != "recipe.yml")
+
+    def test_a_recipe_and_flags_say_the_same(self):
+        recipe = self.recipe(f"merge_method: linear\nmodels:\n  - model: {MATH}\n    parameters: {{weight: 0.5}}\n"
+                             f"  - model: {SQL}\n    parameters: {{weight: 0.25}}\nout_dtype: float32\n")
+        report = answer("merge", recipe, self.out)
+        flags = self.folder / "flags"
+        answer("merge", "linear", "--model", f"{MATH}=0.5", "--model", f"{SQL}=0.25", "--dtype", "f32", "--out", flags)
+        merged, other = (tensors(path / "model.safetensors") for path in (self.out, flags))
+        self.assertEqual(merged, other)
+        math, sql = (tensors(path / "model.safetensors") for path in (MATH, SQL))
+        name = "model.layers.0.mlp.up_proj.weight"
+        for got, a, b in zip(f32(merged[name])[:500], bf16(math[name]), bf16(sql[name])):
+            self.assertAlmostEqual(got, (0.5 * a + 0.25 * b) / 0.75, delta=1e-7)
+        self.assertEqual(report["merge"]["models"], ["zen-mini-math", "zen-mini-sql"])
+        for tensor in report["merge"]["tensors"]:
+            self.assertEqual(len(tensor["task_norms"]), 2)
+            self.assertEqual(len(tensor["coefficients"]), 2)
+
+    def test_what_is_written_is_a_model_with_its_text_and_card(self):
+        done = deltafold("merge", "svd-average", "--rank", 8, "--base", BASE, "--model", MATH, "--model", SQL, "--out",
+                         self.out)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for words in ("zen-mini-math", "merged", "kept of the spectra", "read and written"):
+            self.assertIn(words, done.stdout)
+        card = (self.out / "README.md").read_text()
+        for words in ("base_model_relation: merge", "- \"zen-mini-base\"", "merge_method: svd_average", "rank: 8"):
+            self.assertIn(words, card)
+        self.assertNotIn(str(ROOT), card)
+        for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+            self.assertTrue((self.out / name).exists(), name)
+        run = deltafold("run", self.out, "--prompt", "2+2", "--max-tokens", 4)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(self.left(), ["out"])
+
+    def test_deltas_and_adapters_are_models_too(self):
+        report = answer("merge", "task-arithmetic", "--base", BASE, "--model", f"{DELTA}=0.5", "--model", f"{LORA}=1",
+                        "--model", f"{BASE}+{DEMO / 'adapters' / 'numbers-fr-rslora'}=0.5", "--out", self.out)
+        self.assertEqual(report["merge"]["models"][2], "zen-mini-base+numbers-fr-rslora")
+        self.assertTrue(all(norm > 0 for norm in report["merge"]["task_norms"]))
+
+    def test_a_dry_run_writes_nothing_and_counts_what_is_written(self):
+        arguments = ["monosoup", "--base", BASE, "--model", MATH, "--out", self.out]
+        estimate = answer("merge", *arguments, "--dry-run")
+        self.assertEqual(self.left(), [])
+        report = answer("merge", *arguments)
+        self.assertEqual(estimate["written_bytes"], report["merge"]["bytes"]["written"])
+        self.assertGreater(estimate["seconds"], 0)
+        text = deltafold("merge", *arguments, "--dry-run").stdout
+        for words in ("merge_method: monosoup", "to read", "to write", "Nothing was written"):
+            self.assertIn(words, text)
+
+    def test_wrong_recipes_and_usage_are_told_apart(self):
+        for text, words in (("merge_method: linear\nslices: []\n", "slices"), ("a: [", "line 1"),
+                            (f"merge_method: linear\nmodels: [{{model: {MATH}}}]\n", "weight")):
+            done = deltafold("merge", self.recipe(text), self.out)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(words, done.stderr)
+            self.assertIn("recipe.yml", done.stderr)
+        for arguments in (["linear", self.out], ["no-such-file.yml", self.out], ["slerp", "--model", MATH, "--out", self.out],
+                          [self.recipe("merge_method: linear\n"), self.out, "--model", MATH],
+                          ["linear", "--model", MATH, "--out", self.out, "--code", "rank1"],
+                          ["linear", "--model", MATH, "--out", self.out, "--set", "weight"],
+                          ["linear", "--model", MATH, "--out", self.out, "--set", "wieght=1"]):
+            done = deltafold("merge", *arguments)
+            self.assertIn(done.returncode, (1, 2), arguments)
+            self.assertEqual(done.stdout, "")
+            self.assertRegex(done.stderr, r"\Adeltafold merge: |\Adeltafold: ")
+        self.assertFalse(self.out.exists())
+        answer("merge", "linear", "--model", MATH, "--out", self.out)
+        done = deltafold("merge", "linear", "--model", MATH, "--out", self.out)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("exists", done.stderr)
+
+    def files(self):
+        return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
+
+    def test_a_kill_at_any_moment_leaves_no_half_and_resumes_to_the_same_bytes(self):
+        for form, arguments in (("full", ["opcm", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out]),
+                                ("delta", ["linear", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out,
+                                           "--as", "delta", "--calibrate", "none"])):
+            start = time.monotonic()
+            answer("merge", *arguments)
+            whole_s = time.monotonic() - start
+            expected = self.files()
+            draws = random.Random(7)
+            for _ in range(6):
+                subprocess.run(["rm", "-rf", str(self.out)], check=True)
+                running = subprocess.Popen([BINARY, "merge", *map(str, arguments)], stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL)
+                time.sleep(draws.uniform(0, whole_s))
+                running.send_signal(signal.SIGKILL)
+                running.wait()
+                if self.out.exists():
+                    self.assertEqual(self.files(), expected)
+                    continue
+                done = deltafold("merge", *arguments, "--resume")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(self.files(), expected, form)
+                self.assertEqual(self.left(), ["out"])
+            subprocess.run(["rm", "-rf", str(self.out)], check=True)
+
+    def test_served_as_delta_and_as_lora_a_merge_answers_as_its_full_checkpoint(self):
+        models = ["--base", BASE, "--model", f"{MATH}=0.6", "--model", f"{SQL}=0.4"]
+        delta, lora = self.folder / "delta", self.folder / "lora"
+        answer("merge", "task-arithmetic", *models, "--out", self.out)
+        report = answer("merge", "task-arithmetic", *models, "--out", delta, "--as", "delta")
+        self.assertIn("merge_method: task_arithmetic", (delta / "README.md").read_text())
+        self.assertGreater(len(report["delta"]["tensors"]), 0)
+        report = answer("merge", "task-arithmetic", *models, "--out", lora, "--as", "lora", "--lora-rank", 64)
+        self.assertEqual(report["adapter"]["largest_rank"], 64)
+        self.assertEqual(self.left(), ["delta", "lora", "out"])
+        measured = answer("eval", "--base", BASE, "--variant", f"merge={self.out}", "--variant", f"merge:delta={delta}",
+                          "--variant", f"merge:lora={lora}", "--text", DEMO / "eval" / "text.txt", "--text-tokens", 2048,
+                          "--window", 128)
+        of_base, of = {}, {}
+        for row in measured["results"]:
+            of[row["code"]] = row["text"]["kl"]["mean"] if row.get("text") and row["text"].get("kl") else None
+        self.kl = of
+        print("KL to the merged checkpoint, nats a token:", of, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    BINARY = str(Path(sys.argv.pop(1)).resolve())
+    unittest.main()
