@@ -143,13 +143,6 @@ Status DryRun(const Arguments& arguments) {
   return Status::Ok();
 }
 
-Result<Json> MergeFull(const Arguments& arguments, const Inputs& inputs, const merge::MergerOptions& options) {
-  ThreadPool pool(ThreadsOf(arguments));
-  DF_ASSIGN_OR_RETURN(const merge::MergeReport report,
-                      merge::MergeModels(pool, inputs.recipe, inputs.sources, arguments.out, options));
-  return ToJson(report);
-}
-
 // The signal ends the process as soon as it is let through.
 void TellOfStop(const Status& status) {
   if (status.code() != StatusCode::kCancelled) return;
@@ -157,52 +150,67 @@ void TellOfStop(const Status& status) {
             << "; what is done is kept: go on with --resume, or discard it with --force\n";
 }
 
-Status Merge(const Arguments& arguments) {
-  DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments));
-  const SteadyClock clock;
-  const int64_t start_us = clock.NowUs();
-  const auto seconds = [&] { return static_cast<double>(clock.NowUs() - start_us) * 1e-6; };
-  const InterruptGuard interrupt;
-  Json json = {{"out", arguments.out}};
-  merge::MergerOptions options = arguments.options;
-  std::optional<Progress> progress("merge");
-  options.on_progress = [&](const StreamProgress& done) {
+// What both kinds of output share while they are made.
+struct Work {
+  const InterruptGuard interrupt = {};
+  std::optional<Progress> progress;
+  SteadyClock clock = {};
+  int64_t start_us = 0;
+
+  template <typename State>
+  bool Show(const State& done) {
     progress->Update({done.done_bytes, done.n_bytes, done.done_tensors, done.n_tensors});
     return !interrupt.Interrupted();
-  };
-  if (arguments.form == Form::kFull) {
-    const Result<Json> report = MergeFull(arguments, inputs, options);
-    progress.reset();
-    TellOfStop(report.status());
-    if (!report.ok()) return FromFiles(report.status());
-    if (!arguments.json) PrintFull(*report, arguments, seconds());
-    json.update({{"as", "full"}, {"seconds", seconds()}, {"merge", *report}});
-  } else {
-    const bool as_lora = arguments.form == Form::kLora;
-    const auto on_compress = [&](const CompressOptions::Progress& done) {
-      progress->Update({done.done_bytes, done.n_bytes, done.done_tensors, done.n_tensors});
-      return !interrupt.Interrupted();
-    };
-    const Result<VariantReport> report = MergeToVariant(inputs.recipe, inputs.sources,
-                                                        {.out = arguments.out,
-                                                         .as_lora = as_lora,
-                                                         .lora_rank = arguments.lora_rank,
-                                                         .codes = arguments.codes,
-                                                         .calibration = arguments.calibration,
-                                                         .n_threads = ThreadsOf(arguments),
-                                                         .merger = options,
-                                                         .on_compress = on_compress});
-    progress.reset();
-    TellOfStop(report.status());
-    if (!report.ok()) return FromFiles(report.status());
-    if (!arguments.json) PrintVariant(*report, arguments, seconds());
-    json.update({{"as", as_lora ? "lora" : "delta"},
-                 {"seconds", seconds()},
-                 {"merge", report->merge},
-                 {"delta", report->compress}});
-    if (as_lora) json["adapter"] = report->adapter;
   }
-  if (arguments.json) std::cout << DumpJson(json, 2) << "\n";
+  double seconds() const { return static_cast<double>(clock.NowUs() - start_us) * 1e-6; }
+};
+
+Result<Json> MergeAsFull(const Arguments& arguments, const Inputs& inputs, Work& work) {
+  merge::MergerOptions options = arguments.options;
+  options.on_progress = [&](const StreamProgress& done) { return work.Show(done); };
+  ThreadPool pool(ThreadsOf(arguments));
+  DF_ASSIGN_OR_RETURN(const merge::MergeReport report,
+                      merge::MergeModels(pool, inputs.recipe, inputs.sources, arguments.out, options));
+  work.progress.reset();
+  const Json json = ToJson(report);
+  if (!arguments.json) PrintFull(json, arguments, work.seconds());
+  return Json{{"out", arguments.out}, {"as", "full"}, {"seconds", work.seconds()}, {"merge", json}};
+}
+
+Result<Json> MergeAsVariant(const Arguments& arguments, const Inputs& inputs, Work& work) {
+  VariantOptions options{.out = arguments.out,
+                         .as_lora = arguments.form == Form::kLora,
+                         .lora_rank = arguments.lora_rank,
+                         .codes = arguments.codes,
+                         .calibration = arguments.calibration,
+                         .n_threads = ThreadsOf(arguments),
+                         .merger = arguments.options};
+  options.merger.on_progress = [&](const StreamProgress& done) { return work.Show(done); };
+  options.on_compress = [&](const CompressOptions::Progress& done) { return work.Show(done); };
+  options.go_on = [&] { return !work.interrupt.Interrupted(); };
+  DF_ASSIGN_OR_RETURN(const VariantReport report, MergeToVariant(inputs.recipe, inputs.sources, options));
+  work.progress.reset();
+  if (!arguments.json) PrintVariant(report, arguments, work.seconds());
+  Json json = {{"out", arguments.out},
+               {"as", options.as_lora ? "lora" : "delta"},
+               {"seconds", work.seconds()},
+               {"merge", report.merge},
+               {"delta", report.compress}};
+  if (options.as_lora) json["adapter"] = report.adapter;
+  return json;
+}
+
+Status Merge(const Arguments& arguments) {
+  DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments));
+  Work work;
+  work.progress.emplace("merge");
+  work.start_us = work.clock.NowUs();
+  const Result<Json> report =
+      arguments.form == Form::kFull ? MergeAsFull(arguments, inputs, work) : MergeAsVariant(arguments, inputs, work);
+  work.progress.reset();
+  TellOfStop(report.status());
+  if (!report.ok()) return FromFiles(report.status());
+  if (arguments.json) std::cout << DumpJson(*report, 2) << "\n";
   return Status::Ok();
 }
 

@@ -34,10 +34,9 @@ Result<CompressReport> CompressMerged(const merge::Recipe& recipe, const merge::
   compress.resume = options.merger.resume;
   compress.on_progress = options.on_compress;
   if (!compress.matrices || TakesInputs(*compress.matrices)) {
-    const auto go_on = [&] { return !options.on_compress || options.on_compress({}); };
     DF_ASSIGN_OR_RETURN(
         compress.calibration,
-        MakeCalibration(options.calibration, {sources.base->checkpoint_directory(), merged}, context, go_on));
+        MakeCalibration(options.calibration, {sources.base->checkpoint_directory(), merged}, context, options.go_on));
     if (!options.as_lora) FitToCalibration(options.codes, compress);
   }
   return Compress(context.pool, *sources.base->checkpoint, *merged, target, compress);

@@ -21,6 +21,7 @@ struct VariantOptions {
   size_t n_threads = 1;
   merge::MergerOptions merger = {};
   std::function<bool(const CompressOptions::Progress&)> on_compress = {};  // as in CompressOptions
+  std::function<bool()> go_on = {};                                        // asked while a calibration text is written
 };
 
 struct VariantReport {

@@ -235,7 +235,7 @@ class MergerSlow : public ModelsTest {};
 // Of a model twenty times as large, no more than a tensor of it at a time.
 TEST_F(MergerSlow, HoldsNoMoreThanThePlanSays) {
   if (testing::kSanitized) GTEST_SKIP();
-  MadeModel large{.d_model = 512, .d_ff = 1536, .n_layers = 12, .vocab = 1000};
+  MadeModel large{.d_model = 512, .d_ff = 1536, .n_layers = 6, .vocab = 1000};
   WriteModel(large, Sub("base"));
   for (size_t i = 0; i < 2; ++i) {
     large.change = 0.1;

@@ -1,6 +1,6 @@
 // tokenizer.json of a union of vocabularies.
-#include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/json.h"
 #include "format/delta_dir.h"
@@ -36,6 +36,27 @@ Json* WordsOf(Json& tokenizer) {
   return vocab != model->end() && vocab->is_object() ? &*vocab : nullptr;
 }
 
+// A look-up of an ordered object reads it all; that `text` is not there is known.
+void AddWord(Json& words, const std::string& text, size_t id) {
+  static_cast<Json::object_t::Container&>(words.get_ref<Json::object_t&>()).emplace_back(text, id);
+}
+
+// Readers give an added token that is no word of the model the next id behind those: with more words it would be
+// another one. So all become words.
+void MakeAddedTokensWords(const Json& entries, Json& words) {
+  std::unordered_set<std::string_view> known;
+  for (const auto& [word, id] : words.get_ref<const Json::object_t&>()) known.insert(word);
+  std::vector<std::pair<std::string, size_t>> missing;
+  for (const Json& entry : entries) {
+    const Json* const content = JsonMemberOrNull(entry, "content");
+    const Json* const id = JsonMemberOrNull(entry, "id");
+    if (content == nullptr || !content->is_string() || id == nullptr || !id->is_number_unsigned()) continue;
+    const auto text = content->get<std::string>();
+    if (!known.contains(text)) missing.emplace_back(text, id->get<size_t>());
+  }
+  for (const auto& [text, id] : missing) AddWord(words, text, id);
+}
+
 }  // namespace
 
 Result<std::string> UnionTokenizer(const std::string& base, const std::vector<TokenTable>& tables, size_t first_id,
@@ -44,6 +65,7 @@ Result<std::string> UnionTokenizer(const std::string& base, const std::vector<To
   if (AddedTokens(result) == nullptr) result["added_tokens"] = Json::array();
   Json& entries = result["added_tokens"];
   Json* const words = WordsOf(result);
+  if (words != nullptr) MakeAddedTokensWords(entries, *words);
   size_t id = first_id;
   for (size_t i = 0; i < added.size(); ++i) {
     DF_ASSIGN_OR_RETURN(const Json donor, Parse(added[i].json));
@@ -51,15 +73,15 @@ Result<std::string> UnionTokenizer(const std::string& base, const std::vector<To
     for (const size_t donor_id : added[i].ids) {
       const std::string& text = tables[i][donor_id];
       const auto entry = donor_entries.find(text);
-      if (entry != donor_entries.end()) {
+      const bool is_added = entry != donor_entries.end();
+      if (is_added) {
         Json copy = *entry->second;
         copy["id"] = id;
         entries.push_back(std::move(copy));
-      } else if (words != nullptr) {
-        // A look-up of an ordered object reads it all; that the word is not there is known.
-        auto& members = words->get_ref<Json::object_t&>();
-        static_cast<Json::object_t::Container&>(members).emplace_back(text, id);
-      } else {
+      }
+      if (words != nullptr) {
+        AddWord(*words, text, id);
+      } else if (!is_added) {
         return Unsupported(
             "a union of vocabularies: token \"" + text.substr(0, 80) +
             "\" would join a vocabulary that is no list of words with ids; take tokenizer: {source: base}");
