@@ -31,8 +31,11 @@ Result<TensorGroup> Gatherer::Gather(const OutputTensor& tensor) {
   return group;
 }
 
-void Gatherer::Drop(const OutputTensor& tensor) const {
+void Gatherer::Drop(const OutputTensor& tensor) {
   for (const MergeSource* source : Needed()) DropTensor(*source, tensor.slot);
+  if (!tensor.IsOfVocabulary()) return;
+  made_.clear();
+  matched_.clear();
 }
 
 void Gatherer::Announce(const OutputTensor& tensor) const {

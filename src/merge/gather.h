@@ -16,8 +16,8 @@ class Gatherer {
 
   // Valid until the next call. Errors: of ReadTensor.
   Result<TensorGroup> Gather(const OutputTensor& tensor);
-  // Gives back the mapped pages of it.
-  void Drop(const OutputTensor& tensor) const;
+  // Gives back the mapped pages of it, and memory of a vocabulary's size.
+  void Drop(const OutputTensor& tensor);
   // Lets the disk read those of `tensor` in.
   void Announce(const OutputTensor& tensor) const;
 

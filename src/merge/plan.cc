@@ -74,7 +74,8 @@ uint64_t MemoryOf(const MergePlan& plan, const MergeSources& sources) {
   const bool is_matched = !plan.vocabulary.row_of.empty();
   const bool is_elementwise = plan.method->name == "linear" || plan.method->name == "task_arithmetic" ||
                               plan.method->name.starts_with("dare") || plan.method->name == "slerp";
-  const uint64_t own = is_elementwise ? 0 : sources.models.size() + 3;
+  const uint64_t own =
+      is_elementwise ? 0 : sources.models.size() + 3 + (plan.method->has_second_pass ? 1 : 0);  // what is kept for it
   const uint64_t of_vocabulary = (n_made + (is_matched ? n : 0) + own) * largest_vocabulary;
   return std::max((n_made + own) * largest, of_vocabulary);
 }
