@@ -48,7 +48,7 @@ constexpr char kExamples[] =
     "  deltafold merge ties --density 0.3 --base B --model M=0.6 --model M2+./lora=0.4 --out ./merged --as delta\n"
     "  deltafold merge task-arithmetic --base B --model ./lora-a --model ./lora-b --out ./both --as lora --lora-rank "
     "32\n"
-    "Then: deltafold run ./merged, or deltafold serve B --variant both=./both";
+    "Then: deltafold chat --model ./merged, or deltafold serve --model B --lora-modules both=./both";
 
 size_t ThreadsOf(const Arguments& arguments) { return arguments.n_threads > 0 ? arguments.n_threads : UsableCpus(); }
 

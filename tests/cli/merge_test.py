@@ -93,7 +93,7 @@ class Merge(unittest.TestCase):
         self.assertNotIn(str(ROOT), card)
         for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
             self.assertTrue((self.out / name).exists(), name)
-        run = deltafold("run", self.out, "--prompt", "2+2", "--max-tokens", 4)
+        run = deltafold("run", "--model", self.out, "--prompt", "2+2", "--max-tokens", 4)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual(self.left(), ["out"])
 
@@ -102,6 +102,12 @@ class Merge(unittest.TestCase):
                         "--model", f"{BASE}+{DEMO / 'adapters' / 'numbers-fr-rslora'}=0.5", "--out", self.out)
         self.assertEqual(report["merge"]["models"][2], "zen-mini-base+numbers-fr-rslora")
         self.assertTrue(all(norm > 0 for norm in report["merge"]["task_norms"]))
+
+    def test_an_adapter_counts_as_what_materialize_makes_of_it(self):
+        full = self.folder / "full"
+        answer("materialize", "--base", BASE, "--variant", LORA, "--dtype", "f32", "--out", full)
+        answer("merge", "linear", "--model", f"{BASE}+{LORA}", "--dtype", "f32", "--out", self.out)
+        self.assertEqual(*(tensors(path / "model.safetensors") for path in (full, self.out)))
 
     def test_a_dry_run_writes_nothing_and_counts_what_is_written(self):
         arguments = ["monosoup", "--base", BASE, "--model", MATH, "--out", self.out]
