@@ -138,7 +138,7 @@ std::vector<double> TaskCoefficients(const Settings& settings) {
   for (const double weight : settings.weights) total += weight;
   const double divisor = settings.normalize && std::fabs(total) >= 1e-8 ? total : 1.0;
   std::vector<double> coefficients(settings.weights);
-  for (double& coefficient : coefficients) coefficient *= settings.lambda / divisor;
+  for (double& coefficient : coefficients) coefficient = coefficient * settings.lambda / divisor;
   return coefficients;
 }
 
