@@ -260,7 +260,9 @@ Status SetParameter(const Method& method, std::string_view name, std::optional<s
 Result<Report> Merge(ThreadPool& pool, const Method& method, const TensorGroup& group, const Settings& settings,
                      const Sink& sink) {
   DF_RETURN_IF_ERROR(CheckGroup(method, group, settings));
-  return method.merge(pool, group, settings, sink);
+  Result<Report> merged = method.merge(pool, group, settings, sink);
+  const bool is_named = merged.ok() || merged.status().message().starts_with("tensor ");
+  return is_named ? std::move(merged) : merged.status().Annotate("tensor " + group.name);
 }
 
 }  // namespace df::merge

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "linalg/factor.h"
+#include "linalg/partial_eigen.h"
 #include "linalg/products.h"
 #include "merge/elementwise.h"
 #include "merge/truncation.h"
@@ -40,21 +40,23 @@ size_t LeadingBlock(std::span<const double> values, double alpha) {
 }
 
 Result<Directions> FindDirections(ThreadPool& pool, MatView<const float> t, double alpha) {
-  const size_t m = t.rows;
-  linalg::SymmetricEigen eigen;
-  {
-    const Mat<double> gram = linalg::Gram(pool, t);
-    DF_ASSIGN_OR_RETURN(eigen, linalg::EigenOfSymmetric(gram.view(), linalg::EigenPart::kVectors));
-  }
-  std::vector<double> values(m);  // descending
-  for (size_t i = 0; i < m; ++i) values[i] = std::sqrt(std::max(eigen.values[m - 1 - i], 0.0));
-  const double least = values[0] * kResolution * std::sqrt(static_cast<double>(t.cols));
-  const auto q = static_cast<size_t>(std::ranges::count_if(values, [&](double value) { return value > least; }));
-  Directions found{Mat<float>(m, q), Mat<float>(q, t.cols), std::min(q, LeadingBlock(values, alpha))};
-  for (size_t i = 0; i < q; ++i) {
-    for (size_t j = 0; j < m; ++j) found.u.Row(j)[i] = static_cast<float>(eigen.vectors.Row(m - 1 - i)[j]);
-  }
+  Directions found;
+  std::vector<double> values(t.rows);  // descending
+  const auto choose = [&](std::span<const double> squares) {
+    for (size_t i = 0; i < t.rows; ++i) values[i] = std::sqrt(std::max(squares[t.rows - 1 - i], 0.0));
+    const double least = values[0] * kResolution * std::sqrt(static_cast<double>(t.cols));
+    const auto q = static_cast<size_t>(std::ranges::count_if(values, [&](double value) { return value > least; }));
+    found.n_leading = std::min(q, LeadingBlock(values, alpha));
+    return linalg::EigenRange{t.rows - q, t.rows};
+  };
+  DF_ASSIGN_OR_RETURN(const linalg::PartialEigen eigen, linalg::EigenOfSymmetric(pool, linalg::Gram(pool, t), choose));
+  const size_t q = eigen.vectors.rows();
+  found.u = Mat<float>(t.rows, q);
+  found.vt = Mat<float>(q, t.cols);
   if (q == 0) return found;
+  for (size_t i = 0; i < q; ++i) {
+    for (size_t j = 0; j < t.rows; ++j) found.u.Row(j)[i] = static_cast<float>(eigen.vectors.Row(q - 1 - i)[j]);
+  }
   linalg::AddTransposedProduct(pool, found.u.view(), t, found.vt.view());
   for (size_t i = 0; i < q; ++i) {
     for (float& value : found.vt.view().RowSpan(i)) value = static_cast<float>(double{value} / values[i]);
@@ -102,6 +104,7 @@ Result<HeldDifference> HoldWide(ThreadPool& pool, const TensorGroup& group, size
 }
 
 Result<Report> MergeProjected(ThreadPool& pool, const TensorGroup& group, double alpha, const Sink& sink) {
+  DF_RETURN_IF_ERROR(CheckGramSize(group.models[0].shape[0], group.models[0].shape[1]));
   Report report{.way = Way::kGram};
   Mat<float> t;
   for (size_t i = 0; i < group.models.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "linalg/factor.h"
+#include "linalg/partial_eigen.h"
 #include "linalg/products.h"
 #include "linalg/range_finder.h"
 #include "merge/elementwise.h"
@@ -14,12 +15,11 @@ namespace {
 // Columns of a projection beyond those that are kept: the last ones found are the least exact.
 constexpr size_t kMargin = 16;
 
-// Squares of singular values, descending, those that drown set to 0.
-std::vector<double> DescendingSquares(const linalg::SymmetricEigen& eigen) {
-  const size_t n = eigen.values.size();
-  std::vector<double> squares(n);
-  const double least = eigen.values[n - 1] * static_cast<double>(n) * 0x1p-53;
-  for (size_t i = 0; i < n; ++i) squares[i] = eigen.values[n - 1 - i] > least ? eigen.values[n - 1 - i] : 0.0;
+// Squares of singular values, descending, those that drown set to 0. `ascending`: eigenvalues of a Gram matrix.
+std::vector<double> DescendingSquares(std::span<const double> ascending) {
+  std::vector<double> squares(ascending.rbegin(), ascending.rend());
+  const double least = squares[0] * static_cast<double>(squares.size()) * 0x1p-53;
+  for (double& square : squares) square = square > least ? square : 0.0;
   return squares;
 }
 
@@ -62,39 +62,51 @@ SpectrumReport Describe(std::span<const double> squares, double total, size_t k,
   return spectrum;
 }
 
-Result<Truncation> TruncateByGram(ThreadPool& pool, MatView<const float> d, const CutRule& rule) {
-  linalg::SymmetricEigen eigen;
-  {
-    const Mat<double> gram = linalg::Gram(pool, d);
-    DF_ASSIGN_OR_RETURN(eigen, linalg::EigenOfSymmetric(gram.view(), linalg::EigenPart::kVectors));
-  }
-  const std::vector<double> squares = DescendingSquares(eigen);
-  double total = 0;
-  for (const double square : squares) total += square;
-  const size_t size = squares.size(), k = ChooseRank(squares, total, rule);
+// Which terms of a spectrum a truncation holds: the leading k, or those that are cut where they are fewer.
+struct HeldTerms {
+  bool is_rest = false;
+  size_t first = 0, end = 0;
+};
+HeldTerms ChooseTerms(std::span<const double> squares, size_t k) {
   const auto n_nonzero = static_cast<size_t>(std::ranges::count_if(squares, [](double x) { return x > 0; }));
-  Truncation cut{.spectrum = Describe(squares, total, k, Way::kGram)};
-  cut.spectrum.size = size;
-  cut.is_rest = k >= n_nonzero || n_nonzero - k < k;
-  const size_t first = cut.is_rest ? std::min(k, n_nonzero) : 0, end = cut.is_rest ? n_nonzero : k;
-  if (first == end) return cut;
-  // The vectors of the Gram matrix are on the shorter side; the product with d gives the other.
-  const size_t n = end - first;
+  if (k >= n_nonzero) return {true, n_nonzero, n_nonzero};
+  return n_nonzero - k < k ? HeldTerms{true, k, n_nonzero} : HeldTerms{false, 0, k};
+}
+
+// Factors of terms whose vectors on the shorter side are given, ascending; the product with d gives the other side.
+void MakeFactors(ThreadPool& pool, MatView<const float> d, const Mat<double>& vectors, Truncation& cut) {
+  const size_t n = vectors.rows();
   const bool is_wide = d.rows <= d.cols;
   cut.left = Mat<float>(d.rows, n);
   cut.right = Mat<float>(n, d.cols);
-  for (size_t k_of = 0; k_of < n; ++k_of) {
-    const double* vector = eigen.vectors.Row(size - 1 - first - k_of);
-    for (size_t j = 0; j < size; ++j) {
-      (is_wide ? cut.left.Row(j)[k_of] : cut.right.Row(k_of)[j]) = static_cast<float>(vector[j]);
+  for (size_t i = 0; i < n; ++i) {
+    const double* vector = vectors.Row(n - 1 - i);
+    for (size_t j = 0; j < vectors.cols(); ++j) {
+      (is_wide ? cut.left.Row(j)[i] : cut.right.Row(i)[j]) = static_cast<float>(vector[j]);
     }
   }
-  eigen = {};
   if (is_wide) {
     linalg::AddTransposedProduct(pool, cut.left.view(), d, cut.right.view());
   } else {
     linalg::AddProductTransposed(pool, d, cut.right.view(), cut.left.view());
   }
+}
+
+Result<Truncation> TruncateByGram(ThreadPool& pool, MatView<const float> d, const CutRule& rule) {
+  DF_RETURN_IF_ERROR(CheckGramSize(d.rows, d.cols));
+  Truncation cut;
+  const auto choose = [&](std::span<const double> values) {
+    const std::vector<double> squares = DescendingSquares(values);
+    double total = 0;
+    for (const double square : squares) total += square;
+    cut.spectrum = Describe(squares, total, ChooseRank(squares, total, rule), Way::kGram);
+    cut.spectrum.size = squares.size();
+    const HeldTerms held = ChooseTerms(squares, cut.spectrum.rank);
+    cut.is_rest = held.is_rest;
+    return linalg::EigenRange{squares.size() - held.end, squares.size() - held.first};
+  };
+  DF_ASSIGN_OR_RETURN(const linalg::PartialEigen eigen, linalg::EigenOfSymmetric(pool, linalg::Gram(pool, d), choose));
+  if (eigen.vectors.rows() > 0) MakeFactors(pool, d, eigen.vectors, cut);
   return cut;
 }
 
@@ -104,7 +116,7 @@ Result<Truncation> TruncateProjection(ThreadPool& pool, const linalg::RangeFinde
   const MatView<const float> b = range.b();
   DF_ASSIGN_OR_RETURN(const auto eigen,
                       linalg::EigenOfSymmetric(linalg::Gram(pool, b).view(), linalg::EigenPart::kVectors));
-  const std::vector<double> squares = DescendingSquares(eigen);
+  const std::vector<double> squares = DescendingSquares(eigen.values.span());
   const size_t k = ChooseRank(squares, total, rule);
   Truncation cut{.spectrum = Describe(squares, total, k, Way::kRandomised)};
   cut.spectrum.size = std::min(range.q().rows, b.cols);
@@ -155,11 +167,20 @@ void Scale(double factor, Mat<float>& left) {
   }
 }
 
+Status CheckGramSize(size_t rows, size_t cols) {
+  if (std::min(rows, cols) <= linalg::kMaxPartialEigen && std::max(rows, cols) <= linalg::kMaxDimension) {
+    return Status::Ok();
+  }
+  return Unsupported("all singular values of a " + std::to_string(rows) + " x " + std::to_string(cols) +
+                     " matrix: its shorter side may have " + std::to_string(linalg::kMaxPartialEigen) + " at most");
+}
+
 bool IsMatrix(const TensorView& tensor) { return tensor.shape.rank() == 2 && tensor.elements() > 0; }
 
 Result<Truncation> Truncate(ThreadPool& pool, MatView<const float> d, double squares, const CutRule& rule) {
   const size_t size = std::min(d.rows, d.cols);
   if (squares == 0) return Truncation{.spectrum = {.size = size, .energy = 1}, .is_rest = true};
+  if (std::max(d.rows, d.cols) > linalg::kMaxDimension) return CheckGramSize(d.rows, d.cols);
   if (size <= kGramAlways || rule.effective_rank) return TruncateByGram(pool, d, rule);
   if (rule.rank > 0) {
     if (rule.rank > kMostProjected) return TruncateByGram(pool, d, rule);

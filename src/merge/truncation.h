@@ -27,13 +27,16 @@ struct Truncation {
 
 // Of d [m, n] finite, `squares` its |d|^2. Where min(m, n) <= kGramAlways, where an effective rank is asked for and
 // where k may exceed kMostProjected: by all eigenvalues of d's Gram matrix in f64 (way kGram: values below 1e-8 of the
-// largest drown and count as 0); memory then 6 min(m, n)^2 f64 beside the result. Otherwise by random projection (way
-// kRandomised): D_k is the leading part of D's projection on a subspace that holds the leading values nearly whole;
-// `energy` counts what D_k has of |d|^2, so that it never says more than the exact one. The only errors are those of
-// linalg/factor.h.
+// largest drown and count as 0); memory then n^2 f64 of the shorter side n, and n more for each term held. Otherwise
+// by random projection (way kRandomised): D_k is the leading part of D's projection on a subspace that holds the
+// leading values nearly whole; `energy` counts what D_k has of |d|^2, so that it never says more than the exact one.
+// The only errors are those of linalg/factor.h.
 inline constexpr size_t kGramAlways = 512;
 inline constexpr size_t kMostProjected = 256;
 Result<Truncation> Truncate(ThreadPool& pool, MatView<const float> d, double squares, const CutRule& rule);
+
+// kUnsupported where the Gram matrix is too large for LAPACK: asked before it is made.
+Status CheckGramSize(size_t rows, size_t cols);
 
 void Scale(double factor, Mat<float>& left);  // left *= factor
 

@@ -8,6 +8,7 @@
 #include "linalg/linalg_fixture.h"
 #include "linalg/products.h"
 #include "merge/merge_fixture.h"
+#include "testing/refusal.h"
 
 namespace df::merge {
 namespace {
@@ -94,6 +95,12 @@ TEST(Truncation, OfZeroKeepsAllOfNothing) {
   EXPECT_EQ(cut.left.cols(), 0U);
   EXPECT_TRUE(cut.is_rest);
   EXPECT_EQ(cut.spectrum.energy, 1);
+}
+
+TEST(Truncation, RefusesWhatLapackCannotHoldBeforeMakingIt) {
+  DF_EXPECT_OK(CheckGramSize(30000, 1000000));
+  testing::ExpectRefusal(CheckGramSize(40000, 30001), StatusCode::kUnsupported, {"40000 x 30001", "30000"});
+  testing::ExpectRefusal(CheckGramSize(2, size_t{1} << 31), StatusCode::kUnsupported, {"2147483648"});
 }
 
 // Beyond kGramAlways: a spectrum that falls to the floor of noise which rounding to BF16 leaves.
