@@ -53,7 +53,8 @@ TEST(OrthonormalizeByGram, MakesColumnsBeyondTheRankZero) {
 
 TEST(RangeFinder, HoldsTheLeadingPartOfDecayingSpectra) {
   ThreadPool pool(2);
-  for (const double ratio : {0.8, 0.95, 0.99}) {
+  // The flatter the spectrum, the less two power iterations tell its values apart, and the less it matters.
+  for (const auto& [ratio, tolerance] : {std::pair(0.8, 1e-4), std::pair(0.95, 2e-3), std::pair(0.99, 5e-2)}) {
     const std::vector<double> spectrum = Geometric(150, ratio);
     const Mat<float> a = WithSpectrum(180, 260, spectrum, 3);
     RangeFinder range(pool, a.view(), {.block = 20, .max_columns = 50});
@@ -65,10 +66,10 @@ TEST(RangeFinder, HoldsTheLeadingPartOfDecayingSpectra) {
     for (size_t k = 0; k < 50; ++k) best += spectrum[k] * spectrum[k];
     const double held = SumOfSquares(range.b());
     EXPECT_LT(held, best * (1 + 1e-5));
-    EXPECT_GT(held, best * (1 - 2e-2));
+    EXPECT_GT(held, best * (1 - tolerance));
     // The leading 30 values are those of A.
     const Svd svd = testing::ValueOrDie(ExactSvd(range.b()));
-    for (size_t k = 0; k < 30; ++k) EXPECT_NEAR(svd.s[k], spectrum[k], 1e-2 * spectrum[k]) << ratio << " " << k;
+    for (size_t k = 0; k < 30; ++k) EXPECT_NEAR(svd.s[k], spectrum[k], tolerance * spectrum[k]) << ratio << " " << k;
   }
 }
 
