@@ -1,3 +1,4 @@
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -12,7 +13,9 @@
 #include "cli/kernel_arguments.h"
 #include "cli/model_argument.h"
 #include "cli/progress.h"
+#include "eval/card.h"
 #include "eval/report.h"
+#include "format/variant_kind.h"
 
 namespace df::cli {
 namespace {
@@ -23,7 +26,7 @@ struct Arguments {
   std::string kv_cache_dtype = "f32";
   eval::EvalOptions options;
   WeightMemory weights = WeightMemory::kRam;
-  bool no_base = false, teacher_forced = false, json = false;
+  bool no_base = false, teacher_forced = false, card = false, json = false;
 };
 
 constexpr char kExamples[] =
@@ -36,6 +39,8 @@ constexpr char kExamples[] =
     "  deltafold eval --base base --variant math=./math --variant math:scalar=./math-scalar --variant "
     "math:auto=./math-auto \\\n"
     "    --task math=math.jsonl --items 200 --plot math.svg\n"
+    "  deltafold eval --base base --variant math=FINETUNE --variant math=./math --task math.jsonl --card   # into "
+    "./math/README.md\n"
     "  deltafold eval --family demo/family.json --text demo/eval/text.txt --json";
 
 Result<EvalFamily> ReadFamily(const Arguments& arguments) {
@@ -57,6 +62,17 @@ Status CheckMeasured(const EvalFamily& family, const eval::EvalOptions& options)
   for (const eval::Subject& subject : family.subjects) {
     if (subject.task_file.empty()) {
       return InvalidArgument("nothing to measure " + subject.name + " on: give --text FILE or --task FILE");
+    }
+  }
+  return Status::Ok();
+}
+
+// What is written at the end could be: asked before minutes of measuring.
+Status CheckCards(const EvalFamily& family) {
+  for (const eval::Subject& subject : family.subjects) {
+    for (const eval::CodedVariant& coded : subject.codes) {
+      DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(coded.directory));
+      if (kind == DirectoryKind::kDelta) DF_RETURN_IF_ERROR(eval::CheckCardOf(coded.directory));
     }
   }
   return Status::Ok();
@@ -139,6 +155,10 @@ Status WriteText(AtomicFile& file, const std::string& text) {
   return file.Commit();
 }
 
+eval::CardFacts CardFactsOf(const Arguments& arguments) {
+  return {.text = std::filesystem::path(arguments.text).filename(), .program = "deltafold " DELTAFOLD_VERSION};
+}
+
 Status Run(Arguments& arguments) {
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
@@ -152,6 +172,7 @@ Status Run(Arguments& arguments) {
   }
   DF_ASSIGN_OR_RETURN(const EvalFamily family, ReadFamily(arguments));
   DF_RETURN_IF_ERROR(CheckMeasured(family, options));
+  if (arguments.card) DF_RETURN_IF_ERROR(FromFiles(CheckCards(family)));
   DF_ASSIGN_OR_RETURN(const std::vector<eval::EvalResult> results, Measure(family, arguments));
   const eval::Report report = eval::MakeReport(results, options.bootstrap);
   Json json = {{"parameters", ParametersOf(arguments, family)}};
@@ -161,6 +182,7 @@ Status Run(Arguments& arguments) {
   if (outputs.replies) DF_RETURN_IF_ERROR(WriteReplies(*outputs.replies, results));
   if (outputs.plot) DF_RETURN_IF_ERROR(WriteText(*outputs.plot, tools::RenderSvg(PlotsOf(report))));
   if (outputs.report) DF_RETURN_IF_ERROR(WriteText(*outputs.report, text));
+  if (arguments.card) DF_RETURN_IF_ERROR(eval::WriteCards(report, CardFactsOf(arguments)));
   std::cout << (arguments.json ? text : RenderTables(report));
   return Status::Ok();
 }
@@ -218,6 +240,7 @@ void AddEval(const Command& app) {
   command.Option("--replies", arguments->replies, "Write every answer, a JSON object a line").Value("FILE.jsonl");
   command.Option("--plot", arguments->plot, "Write loss and KL against bits a weight as SVG").Value("FILE.svg");
   command.Option("--report", arguments->report, "Write the JSON there and print the tables").Value("FILE.json");
+  command.Switch("--card", arguments->card, "Write what was measured into the model card (README.md) of each delta");
   command.Switch("--json", arguments->json, "Print as JSON");
   command.Footer(kExamples);
   command.OnRun([arguments] { return Report("eval", Run(*arguments)); });

@@ -127,6 +127,7 @@ class SubjectRun {
     variant->generation = FixedGeneration(weights);
     Participant& participant =
         Add(coded.code.empty() ? CodeOf(*source) : coded.code, {.base = base_.weights, .variant = weights}, variant);
+    if (source->delta != nullptr) participant.result.delta_directory = coded.directory;
     CountBits(participant.result, TensorBytes(*source), source->info.stored_bytes, source->info.config);
     return Status::Ok();
   }

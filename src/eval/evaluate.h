@@ -56,9 +56,10 @@ struct ItemScores {
 
 struct EvalResult {
   std::string variant;
-  std::string code;         // "base", "full", or as in CodedVariant
-  uint64_t bytes = 0;       // of all stored tensors; 0 for the base
-  uint64_t file_bytes = 0;  // the files' headers counted as well
+  std::string code;             // "base", "full", or as in CodedVariant
+  std::string delta_directory;  // of a delta; "" for all else
+  uint64_t bytes = 0;           // of all stored tensors; 0 for the base
+  uint64_t file_bytes = 0;      // the files' headers counted as well
   double bits_per_weight = 0;
   std::string task;                  // file name without folder and extension; "" = none
   ItemScores answers;                // by question: exact match, and teacher-forced over the reference answers

@@ -34,6 +34,7 @@ ReportRow RowOf(const EvalResult& result, const EvalResult* full, const Bootstra
   row.variant = result.variant;
   row.code = result.code;
   row.task = result.task;
+  row.delta_directory = result.delta_directory;
   row.bytes = result.bytes;
   row.file_bytes = result.file_bytes;
   row.bits_per_weight = result.bits_per_weight;

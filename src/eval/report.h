@@ -21,6 +21,7 @@ struct Estimate {
 // Absent: not measured, for want of a task, a text or a full fine-tune.
 struct ReportRow {
   std::string variant, code, task;
+  std::string delta_directory;  // "" where it is no delta
   uint64_t bytes = 0, file_bytes = 0;
   double bits_per_weight = 0;
   size_t n = 0, correct = 0;            // questions
