@@ -27,7 +27,7 @@ struct Arguments {
   std::string model;
   Sizes sizes;
   std::vector<std::string> codes, media;
-  std::string kv_cache_dtype = "bf16";
+  std::string kv_cache_dtype = "bf16", calibrate = "self";
   tools::PlanOptions options;
   bool json = false;
 };
@@ -202,6 +202,7 @@ void PrintJson(const tools::Plan& plan, const Arguments& arguments) {
                  {"context_tokens", options.context_tokens},
                  {"sequences", options.n_sequences},
                  {"kv_cache_dtype", arguments.kv_cache_dtype},
+                 {"calibrate", arguments.calibrate},
                  {"media", Json::array()}}}};
   for (const tools::Medium& medium : options.media) {
     json["parameters"]["media"].push_back(
@@ -219,6 +220,7 @@ Status Run(Arguments& arguments) {
     DF_ASSIGN_OR_RETURN(options.media.emplace_back(), MediumOf(text));
   }
   options.kv_dtype = arguments.kv_cache_dtype == "f32" ? DType::kF32 : DType::kBf16;
+  options.is_fitted = arguments.calibrate != "none";
   DF_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(arguments));
   DF_ASSIGN_OR_RETURN(const tools::Plan plan, tools::MakePlan(config, options));
   if (arguments.json) {
@@ -259,6 +261,11 @@ void AddPlan(const Command& app) {
       .Option("--embeddings", options.embeddings,
               "Code of embedding and head [raw: the fine-tune changed every row; same: it left them]")
       .Value("CODE");
+  command
+      .Option("--calibrate", arguments->calibrate,
+              "As for compress: self (row and column scales take two bytes) or none (four) [self]")
+      .OneOf({"self", "none"})
+      .Value("SOURCE");
   command.Bytes("--memory", options.memory_bytes, "Memory that all must fit into, as in 24GB: says what does")
       .Value("BYTES");
   command.Bytes("--reserve", options.reserve_bytes, "Of it, for program, tokenizers and activations [512 MB]")

@@ -67,6 +67,11 @@ Parts Measure(const std::vector<Slot>& slots, const BytesOfSlot& bytes) {
   return parts;
 }
 
+// Whether compress reads a text for it.
+bool TakesInputs(const PlannedCode& code) {
+  return code.kind == PlannedKind::kSigns || code.kind == PlannedKind::kLowRank || code.kind == PlannedKind::kBits;
+}
+
 class Planner {
  public:
   Planner(const ModelConfig& config, const PlanOptions& options)
@@ -176,7 +181,11 @@ class Planner {
       if (code.kind == PlannedKind::kBits || slot.kind == SlotKind::kMatrix) return bytes(code, ShapeOf(slot));
       if (code.is_adapter) return 0;
       if (slot.IsVector()) return slot.d_out * (resident ? kVectorBytes : element_bytes_);
-      return bytes(vocabulary, ShapeOf(slot));
+      // No text says what an embedding that is not the head is multiplied with, and none is read for exact matrices.
+      const bool is_plain = (slot.kind == SlotKind::kEmbedding && !tied_) || !TakesInputs(code);
+      PlannedCode of_slot = vocabulary;
+      if (is_plain) of_slot.scale_bytes = kPlainScaleBytes;
+      return bytes(of_slot, ShapeOf(slot));
     });
   }
 
@@ -302,11 +311,12 @@ const char* UnitName(PlanUnit unit) {
 
 Result<Plan> MakePlan(const ModelConfig& config, const PlanOptions& options) {
   DF_RETURN_IF_ERROR(CheckOptions(options));
-  DF_ASSIGN_OR_RETURN(const PlannedCode vocabulary, ParsePlannedCode(options.embeddings));
+  const uint64_t scale_bytes = options.is_fitted ? kFittedScaleBytes : kPlainScaleBytes;
+  DF_ASSIGN_OR_RETURN(const PlannedCode vocabulary, ParsePlannedCode(options.embeddings, scale_bytes));
   const Planner planner(config, options);
   Plan plan = {.model = planner.Model(config), .codes = {}, .copies = {}};
   for (const std::string& name : options.codes) {
-    DF_ASSIGN_OR_RETURN(const PlannedCode code, ParsePlannedCode(name));
+    DF_ASSIGN_OR_RETURN(const PlannedCode code, ParsePlannedCode(name, scale_bytes));
     plan.codes.push_back(planner.Code(code, vocabulary));
   }
   for (const CopyFormat& format : kCopies) plan.copies.push_back(planner.Copy(format));

@@ -25,6 +25,7 @@ std::vector<Medium> DefaultMedia();
 struct PlanOptions {
   uint64_t n_variants = 14;
   std::vector<std::string> codes = {"scalar", "row", "rank1", "planes2", "lowrank:16", "auto"};
+  bool is_fitted = true;                 // scales are fitted to a text, as compress does unless told otherwise
   std::string embeddings = "raw";        // code of embedding and head; raw: the fine-tune changed every row
   uint64_t memory_bytes = 0;             // 0: not asked what fits
   uint64_t reserve_bytes = 512'000'000;  // program, tokenizers, activations

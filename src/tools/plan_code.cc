@@ -9,8 +9,8 @@ namespace df::tools {
 namespace {
 
 constexpr size_t kMaxRank = 65536;
-constexpr uint64_t kFactorBytes = 2;  // of a low rank's elements: F16 or BF16
-constexpr uint64_t kScaleBytes = sizeof(float);
+constexpr uint64_t kFactorBytes = 2;             // of a low rank's elements: F16 or BF16
+constexpr uint64_t kScaleBytes = sizeof(float);  // of a whole weight, and of all in memory
 constexpr uint64_t kIndexBytes = sizeof(int32_t);
 constexpr double kAutoBits = 1.35;  // what `compress --code auto` uses by default
 
@@ -76,8 +76,8 @@ uint64_t ByteRowsBytes(const WeightShape& shape) { return shape.d_out * (shape.d
 
 }  // namespace
 
-Result<PlannedCode> ParsePlannedCode(std::string_view name) {
-  PlannedCode code = {.name = std::string(name)};
+Result<PlannedCode> ParsePlannedCode(std::string_view name, uint64_t scale_bytes) {
+  PlannedCode code = {.name = std::string(name), .scale_bytes = scale_bytes};
   const auto with_kind = [&code](PlannedKind kind) {
     code.kind = kind;
     return code;
@@ -114,8 +114,8 @@ uint64_t StoredBytes(const PlannedCode& code, const WeightShape& shape) {
     case PlannedKind::kSigns: break;
   }
   uint64_t scales = code.row_scale || code.col_scale ? 0 : kScaleBytes;
-  if (code.row_scale) scales += kScaleBytes * shape.d_out;
-  if (code.col_scale) scales += kScaleBytes * shape.d_in;
+  if (code.row_scale) scales += code.scale_bytes * shape.d_out;
+  if (code.col_scale) scales += code.scale_bytes * shape.d_in;
   return code.n_planes * (shape.d_out * SignRowBytes(shape.d_in) + scales) + LowRankStoredBytes(code, shape);
 }
 
@@ -144,8 +144,9 @@ std::string StoredFormula(const PlannedCode& code) {
     case PlannedKind::kSigns: break;
   }
   std::string scales = code.row_scale || code.col_scale ? "" : " + 4";
-  if (code.row_scale) scales += " + 4 * d_out";
-  if (code.col_scale) scales += " + 4 * d_in";
+  const std::string each = " + " + std::to_string(code.scale_bytes);
+  if (code.row_scale) scales += each + " * d_out";
+  if (code.col_scale) scales += each + " * d_in";
   const std::string plane = "d_out * ceil(d_in / 8)" + scales;
   const std::string planes = code.n_planes == 1 ? plane : std::to_string(code.n_planes) + " * (" + plane + ")";
   return planes + (code.rank > 0 ? " + " + low_rank : "");

@@ -20,11 +20,15 @@ enum class PlannedKind {
   kBits,     // so many bits for each weight of the model, whatever they are spent on
 };
 
+// Row and column scales that are fitted to a text are BF16 (codec/calibrate.h), others F32.
+inline constexpr uint64_t kFittedScaleBytes = 2, kPlainScaleBytes = 4;
+
 struct PlannedCode {
   std::string name;  // as given
   PlannedKind kind = PlannedKind::kSigns;
   size_t n_planes = 0;
   bool row_scale = false, col_scale = false;
+  uint64_t scale_bytes = kFittedScaleBytes;  // of a row's or a column's
   size_t rank = 0;
   double bits = 0;          // of kBits
   bool is_adapter = false;  // only the layers' matrices change
@@ -32,8 +36,8 @@ struct PlannedCode {
 
 // scalar, row, column, rank1, planes2 to planes8, lowrank:R, any of the signs "+lowrank:R", int8, raw (or exact: every
 // row has changed), same, lora:R (an adapter on all matrices), auto (1.35 bits a weight, its default), Xbpw. The only
-// error is kInvalidArgument, which lists these.
-Result<PlannedCode> ParsePlannedCode(std::string_view name);
+// error is kInvalidArgument, which lists these. `scale_bytes`: one of the two above.
+Result<PlannedCode> ParsePlannedCode(std::string_view name, uint64_t scale_bytes = kFittedScaleBytes);
 
 struct WeightShape {
   uint64_t d_out = 0;
@@ -48,7 +52,7 @@ uint64_t ResidentBytes(const PlannedCode& code, const WeightShape& shape);
 // A whole matrix in tiles.
 uint64_t PackedMatrixBytes(const WeightShape& shape);
 
-// StoredBytes of one weight in words: "d_out * ceil(d_in / 8) + 4 * d_out".
+// StoredBytes of one weight in words: "d_out * ceil(d_in / 8) + 2 * d_out".
 std::string StoredFormula(const PlannedCode& code);
 
 }  // namespace df::tools

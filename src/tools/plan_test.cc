@@ -119,26 +119,39 @@ TEST(Plan, ReadsASixteenthMoreForEachDistinctVariant) {
   EXPECT_GT(Value(plan.codes[0], "token_ratio"), 1 + signs);
 }
 
-TEST(Plan, RowScalesCost32BitsARow) {
+TEST(Plan, RowScalesCost16BitsARowWhereTheyAreFittedAndElse32) {
   for (const uint64_t d_in : {uint64_t{4096}, uint64_t{28672}}) {
     const WeightShape shape = {.d_out = 4096, .d_in = d_in};
-    const uint64_t row = StoredBytes(ValueOrDie(ParsePlannedCode("row")), shape);
     const uint64_t scalar = StoredBytes(ValueOrDie(ParsePlannedCode("scalar")), shape);
-    EXPECT_EQ(row - (scalar - 4), 4 * 4096) << d_in;
+    EXPECT_EQ(StoredBytes(ValueOrDie(ParsePlannedCode("row")), shape) - (scalar - 4), 2 * 4096) << d_in;
+    EXPECT_EQ(StoredBytes(ValueOrDie(ParsePlannedCode("row", kPlainScaleBytes)), shape) - (scalar - 4), 4 * 4096);
     EXPECT_EQ(scalar - 4, 4096 * d_in / 8) << d_in;
   }
+}
+
+TEST(Plan, FitsTheScalesOfAnEmbeddingThatIsTheHeadAlone) {
+  const auto delta = [](const char* config, const char* code, bool is_fitted) {
+    const PlanOptions options = {.codes = {code}, .is_fitted = is_fitted, .embeddings = "row"};
+    return Value(PlanOf(config, options).codes[0], "delta_bytes");
+  };
+  // Llama-2-7B: embedding and head of 32000 rows each; a layer's matrices have 5 * 4096 + 2 * 11008 rows.
+  const double rows = 32.0 * (5 * 4096 + 2 * 11008);
+  EXPECT_EQ(delta(kLlama27b, "row", false) - delta(kLlama27b, "row", true), 2 * (rows + 32000));
+  EXPECT_EQ(delta(kLlama27b, "raw", false), delta(kLlama27b, "raw", true)) << "nothing is fitted";
+  // Qwen3-0.6B is tied.
+  EXPECT_EQ(delta(kQwen306b, "scalar", false) - delta(kQwen306b, "scalar", true), 2 * 151'936);
 }
 
 TEST(Plan, KnowsTheBytesOfEveryCode) {
   const WeightShape shape = {.d_out = 100, .d_in = 50};  // rows of 7 bytes of signs
   const std::pair<const char*, uint64_t> stored[] = {{"scalar", 704},
-                                                     {"row", 700 + 400},
-                                                     {"column", 700 + 200},
-                                                     {"rank1", 700 + 600},
-                                                     {"planes3", 3 * (700 + 600)},
+                                                     {"row", 700 + 200},
+                                                     {"column", 700 + 100},
+                                                     {"rank1", 700 + 300},
+                                                     {"planes3", 3 * (700 + 300)},
                                                      {"lowrank:4", 2 * 4 * 150},
                                                      {"lora:4", 2 * 4 * 150},
-                                                     {"row+lowrank:2", 1100 + 2 * 2 * 150},
+                                                     {"row+lowrank:2", 900 + 2 * 2 * 150},
                                                      {"int8", 100 * 58},
                                                      {"raw", 10000},
                                                      {"exact", 10000},
@@ -165,13 +178,18 @@ TEST(Plan, AgreesWithTheCodecForEveryCode) {
   };
   const WeightPair pair = {.name = "w", .base = view(base), .fine_tune = view(fine_tune)};
   ThreadPool pool(1);
-  for (const char* name :
-       {"scalar", "row", "column", "rank1", "planes3", "lowrank:4", "row+lowrank:2", "int8", "raw"}) {
-    const EncodedWeight encoded = ValueOrDie(Encode(pool, pair, ValueOrDie(ParseCode(name))));
-    const PlannedCode planned = ValueOrDie(ParsePlannedCode(name));
-    const WeightShape shape = {.d_out = kRows, .d_in = kCols};
-    EXPECT_EQ(StoredBytes(planned, shape), df::StoredBytes(encoded.delta)) << name;
-    EXPECT_EQ(ResidentBytes(planned, shape), kernels::PackedBytes(encoded.delta)) << name;
+  Mat<float> x(80, kCols);
+  for (size_t i = 0; i < 80 * kCols; ++i) x.Row(0)[i] = static_cast<float>(RandomUnit(3, i) - 0.5);
+  const WeightInputs text = GatherInputs(pool, x.view(), x.view(), UINT64_MAX);
+  for (const WeightInputs* inputs : {static_cast<const WeightInputs*>(nullptr), &text}) {
+    for (const char* name :
+         {"scalar", "row", "column", "rank1", "planes3", "lowrank:4", "row+lowrank:2", "int8", "raw"}) {
+      const EncodedWeight encoded = ValueOrDie(Encode(pool, pair, ValueOrDie(ParseCode(name)), inputs));
+      const PlannedCode planned = ValueOrDie(ParsePlannedCode(name, inputs ? kFittedScaleBytes : kPlainScaleBytes));
+      const WeightShape shape = {.d_out = kRows, .d_in = kCols};
+      EXPECT_EQ(StoredBytes(planned, shape), df::StoredBytes(encoded.delta)) << name;
+      EXPECT_EQ(ResidentBytes(planned, shape), kernels::PackedBytes(encoded.delta)) << name;
+    }
   }
 }
 
@@ -187,11 +205,12 @@ TEST(Plan, AgreesWithAModelAndADeltaThatAreLoaded) {
   KernelContext context(1);
   const std::string base_directory = std::string(kDemo) + "zen-mini-base";
   const auto base = ValueOrDie(LoadBase(context, ValueOrDie(Checkpoint::Open(base_directory))));
-  const Plan plan = ValueOrDie(MakePlan(base->config, {.codes = {"rank1"}}));
+  const Plan plan = ValueOrDie(MakePlan(base->config, {.codes = {"rank1"}, .embeddings = "planes2"}));
   EXPECT_EQ(Value(plan.model, "base_memory_bytes"), static_cast<double>(base->bytes));
   const auto delta = ValueOrDie(DeltaDirectory::Open(std::string(kDemo) + "deltas/zen-mini-german"));
   uint64_t tensors = 0;
   for (const auto& [name, tensor] : delta->tensors()) tensors += tensor.view.bytes.size();
+  // As compress made it by default: fitted rank-1 signs, and two planes for an embedding that is the head.
   EXPECT_EQ(Value(plan.codes[0], "delta_bytes"), static_cast<double>(tensors));
   EXPECT_EQ(Value(plan.codes[0], "delta_memory_bytes"), static_cast<double>(ValueOrDie(DeltaBytes(*base, *delta))));
 }
