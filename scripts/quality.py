@@ -6,8 +6,10 @@ each fine-tune with each code, measures base, full fine-tunes and deltas beside 
 into --out: deltas/, family.json (what was measured), results.json (every figure), quality.svg and quality.txt, the table
 that it prints too. Deltas that are there already are used again. Standard library only.
 
+A code is what `compress --code` takes, CODE/none the same with `--calibrate none`, and `default` no --code at all.
+
 Usage: quality.py --base Qwen/Qwen3-0.6B --finetune ORG/FINETUNE [--finetune NAME=MODEL] [--task NAME=FILE.jsonl]
-                  [--text FILE] [--code scalar,row,rank1,planes2,auto] [--out build/quality]"""
+                  [--text FILE] [--code scalar/none,rank1,auto,default] [--out build/quality]"""
 import argparse
 import json
 import subprocess
@@ -16,7 +18,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CODES = "scalar,row,rank1,planes2,auto"
+CODES = "scalar/none,row/none,rank1/none,rank1,default,auto"
+PLANNED = "scalar,row,rank1,planes2,auto"
 
 
 class QualityError(Exception):
@@ -43,14 +46,22 @@ def pairs(given):
     return named
 
 
+def flags_of(code):
+    """What `compress` is given for a code of --code."""
+    name, _, source = code.partition("/")
+    if source not in ("", "none"):
+        raise QualityError(f"--code {code}: after the / only none may stand")
+    return [*([] if name == "default" else ["--code", name]), *(["--calibrate", "none"] if source else [])]
+
+
 def compress(options, name, model, code):
     """The delta's directory, and seconds; None when it was there already."""
-    out = options.out / "deltas" / f"{name}-{code.replace(':', '')}"
+    out = options.out / "deltas" / f"{name}-{code.replace(':', '').replace('/', '-')}"
     if out.is_dir():
         return out, None
     out.parent.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    run(options.binary, "compress", "--base", options.base, "--model", model, "--out", out, "--code", code,
+    run(options.binary, "compress", "--base", options.base, "--model", model, "--out", out, *flags_of(code),
         *options.compress.split())
     return out, time.monotonic() - start
 
@@ -92,7 +103,7 @@ def evaluate(options, variants):
 
 
 def plan(options, n_variants):
-    command = [options.binary, "plan", options.base, "--variants", max(n_variants, 1), "--code", options.code]
+    command = [options.binary, "plan", options.base, "--variants", max(n_variants, 1), "--code", PLANNED]
     if options.memory:
         command += ["--memory", options.memory]
     return run(*command)

@@ -15,14 +15,52 @@ using testing::ExpectRefusal;
 using testing::ValueOrDie;
 
 TEST(Code, ReadsWhatItWrites) {
-  for (const char* text :
-       {"scalar", "row", "column", "rank1", "planes2", "planes8", "lowrank", "lowrank:1", "lowrank:256", "int8", "rows",
-        "raw", "exact", "rank1+lowrank:16", "scalar+lowrank:1", "planes3+lowrank:4"}) {
+  for (const char* text : {"scalar",
+                           "row",
+                           "column",
+                           "rank1",
+                           "planes2",
+                           "planes8",
+                           "lowrank",
+                           "lowrank:1",
+                           "lowrank:256",
+                           "int8",
+                           "rows",
+                           "raw",
+                           "exact",
+                           "rank1+lowrank:16",
+                           "scalar+lowrank:1",
+                           "planes3+lowrank:4",
+                           "planes2:scalar",
+                           "planes3:row",
+                           "planes8:column",
+                           "planes2:row+lowrank:4"}) {
     EXPECT_EQ(CodeText(ValueOrDie(ParseCode(text))), text);
   }
-  for (const char* text : {"", "sign", "Row", "planes", "planes1", "planes9", "planes02", "lowrank:", "lowrank:0",
-                           "lowrank:257", "lowrank:-1", "lowrank:4x", "raw+lowrank:4", "rank1+", "+lowrank:4",
-                           "rank1+lowrank", "rank1+rank1", "lowrank:2+lowrank:2", "rank1+lowrank:4+lowrank:4"}) {
+  for (const char* text : {"",
+                           "sign",
+                           "Row",
+                           "planes",
+                           "planes1",
+                           "planes9",
+                           "planes02",
+                           "lowrank:",
+                           "lowrank:0",
+                           "lowrank:257",
+                           "lowrank:-1",
+                           "lowrank:4x",
+                           "raw+lowrank:4",
+                           "rank1+",
+                           "+lowrank:4",
+                           "rank1+lowrank",
+                           "rank1+rank1",
+                           "planes2:",
+                           "planes2:rank1",
+                           "planes2:raw",
+                           "planes:row",
+                           "planes1:row",
+                           "lowrank:2+lowrank:2",
+                           "rank1+lowrank:4+lowrank:4"}) {
     ExpectRefusal(ParseCode(text), StatusCode::kInvalidArgument, {"no code", "planes2", "lowrank:R"});
   }
 }

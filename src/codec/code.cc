@@ -38,14 +38,28 @@ std::optional<size_t> ParseNumber(std::string_view text, size_t min, size_t max)
   return value >= min && value <= max ? std::optional(value) : std::nullopt;
 }
 
-std::optional<Code> ParsePart(std::string_view text) {
+std::optional<Code> FindNamed(std::string_view text) {
   for (const NamedCode& named : kNamed) {
     if (named.name == text) return named.code;
   }
-  if (text.starts_with(kPlanes)) {
-    const auto n_planes = ParseNumber(text.substr(kPlanes.size()), 2, kMaxPlanes);
-    if (n_planes) return Code{.sign = {.n_planes = *n_planes}};
-  }
+  return std::nullopt;
+}
+
+// "3", "3:row": planes with rank-1 scales, or others.
+std::optional<Code> ParsePlanes(std::string_view text) {
+  const size_t colon = text.find(':');
+  const auto n_planes = ParseNumber(text.substr(0, colon), 2, kMaxPlanes);
+  if (!n_planes) return std::nullopt;
+  if (colon == std::string_view::npos) return Code{.sign = {.n_planes = *n_planes}};
+  std::optional<Code> code = FindNamed(text.substr(colon + 1));
+  if (!code || code->kind != CodeKind::kSign || code->sign.scale == ScaleKind::kRank1) return std::nullopt;
+  code->sign.n_planes = *n_planes;
+  return code;
+}
+
+std::optional<Code> ParsePart(std::string_view text) {
+  if (const std::optional<Code> named = FindNamed(text)) return named;
+  if (text.starts_with(kPlanes)) return ParsePlanes(text.substr(kPlanes.size()));
   if (text.starts_with(kLowRankPrefix)) {
     const auto rank = ParseNumber(text.substr(kLowRankPrefix.size()), 1, kMaxCodedRank);
     if (rank) return Code{.kind = CodeKind::kLowRank, .rank = *rank};
@@ -66,11 +80,12 @@ std::optional<Code> Parse(std::string_view text) {
 }
 
 std::string SignText(const SignOptions& sign) {
-  if (sign.n_planes > 1) return std::string(kPlanes) + std::to_string(sign.n_planes);
+  std::string scale;
   for (const NamedCode& named : kNamed) {
-    if (named.code.kind == CodeKind::kSign && named.code.sign.scale == sign.scale) return std::string(named.name);
+    if (named.code.kind == CodeKind::kSign && named.code.sign.scale == sign.scale) scale = named.name;
   }
-  return "";
+  if (sign.n_planes == 1) return scale;
+  return std::string(kPlanes) + std::to_string(sign.n_planes) + (sign.scale == ScaleKind::kRank1 ? "" : ":" + scale);
 }
 
 // A product that was found, where it is one and smaller than the changed rows or the whole.
@@ -134,10 +149,11 @@ std::string CodeText(const Code& code) {
 
 Result<Code> ParseCode(std::string_view text) {
   if (const std::optional<Code> code = Parse(text)) return *code;
-  return InvalidArgument("no code \"" + std::string(text.substr(0, 40)) +
-                         "\"; there are scalar, row, column, rank1, planes2 to planes" + std::to_string(kMaxPlanes) +
-                         ", each also with +lowrank:R; lowrank, lowrank:R (R from 1 to " +
-                         std::to_string(kMaxCodedRank) + "), int8, rows, raw, exact");
+  return InvalidArgument(
+      "no code \"" + std::string(text.substr(0, 40)) + "\"; there are scalar, row, column, rank1, planes2 to planes" +
+      std::to_string(kMaxPlanes) +
+      " (with rank-1 scales; planes2:row: with others), each also with +lowrank:R; lowrank, lowrank:R (R from 1 to " +
+      std::to_string(kMaxCodedRank) + "), int8, rows, raw, exact");
 }
 
 Status CheckCode(const WeightPair& pair, const Code& code) {

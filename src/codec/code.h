@@ -2,7 +2,7 @@
 // formulas and bytes.
 //
 //   scalar row column rank1    one plane of signs with that scale (sign.h)
-//   planes2 .. planes8         that many planes with rank-1 scales
+//   planes2 .. planes8         that many planes with rank-1 scales; planes2:row, :scalar, :column with others
 //   lowrank lowrank:R          D as the product that was fused in, else exact; or as B A at rank R (low_rank.h)
 //   ...+lowrank:R              signs, and the leading part of what they leave
 //   int8                       changed rows in bytes (byte_rows.h)
