@@ -67,7 +67,10 @@ def shard(model, directory):
     (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
-class Kills(unittest.TestCase):
+class KilledRuns(unittest.TestCase):
+    """A recipe's bytes, and ways to be killed on the way to them."""
+    recipe = RECIPE
+
     def setUp(self):
         directory = tempfile.TemporaryDirectory(prefix="deltafold-resume-")
         self.addCleanup(directory.cleanup)
@@ -76,7 +79,7 @@ class Kills(unittest.TestCase):
         shard(BASE, self.base)
         shard(FINETUNE, self.model)
         start = time.monotonic()
-        done = run(self.base, self.model, self.out, *RECIPE)
+        done = run(self.base, self.model, self.out, *self.recipe)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.seconds = time.monotonic() - start
         self.expected = files(self.out)
@@ -87,37 +90,58 @@ class Kills(unittest.TestCase):
 
     def kill_after(self, seconds, *arguments):
         """Whether the run was still at work."""
-        process = subprocess.Popen(command(self.base, self.model, self.out, *RECIPE, *arguments),
+        process = subprocess.Popen(command(self.base, self.model, self.out, *self.recipe, *arguments),
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(seconds)
         process.kill()
         return process.wait() == -signal.SIGKILL
 
     def finish(self):
-        done = run(self.base, self.model, self.out, *RECIPE, "--resume")
+        done = run(self.base, self.model, self.out, *self.recipe, "--resume")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(files(self.out), self.expected)
         self.assertEqual(self.left(), [self.out])
         shutil.rmtree(self.out)
 
-    def test_shards_make_no_difference(self):
-        done = run("--base", BASE, "--model", FINETUNE, "--out", self.out, *RECIPE)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        name = "delta_model.safetensors"
-        self.assertEqual((self.out / name).read_bytes(), self.expected[name])
-
-    def test_at_ten_random_moments(self):
+    def killed_at_random_moments(self, n_wanted):
         moments, n_kills = random.Random(6), 0
-        for _ in range(10 * N_KILLS):
+        for _ in range(10 * n_wanted):
             killed = self.kill_after(self.seconds * moments.random())
             n_kills += killed
             if killed:
                 self.assertFalse(self.out.exists() and not files(self.out) == self.expected)
             shutil.rmtree(self.out, ignore_errors=True)
             self.finish()
-            if n_kills == N_KILLS:
+            if n_kills == n_wanted:
                 return
         self.fail(f"only {n_kills} runs were killed before they ended")
+
+
+class FittedKills(KilledRuns):
+    """As `compress` works unless told otherwise: it writes a text, fits to it, and what is encoded feeds what follows."""
+    recipe = []
+
+    def test_at_ten_random_moments(self):
+        self.killed_at_random_moments(N_KILLS)
+
+
+class FittedChoiceKills(KilledRuns):
+    """A survey and an encoding pass over a text that is given."""
+    recipe = ["--code", "auto", "--calibrate", str(ROOT / "demo" / "eval" / "math.jsonl")]
+
+    def test_at_random_moments(self):
+        self.killed_at_random_moments(4)
+
+
+class Kills(KilledRuns):
+    def test_shards_make_no_difference(self):
+        done = run("--base", BASE, "--model", FINETUNE, "--out", self.out, *self.recipe)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        name = "delta_model.safetensors"
+        self.assertEqual((self.out / name).read_bytes(), self.expected[name])
+
+    def test_at_ten_random_moments(self):
+        self.killed_at_random_moments(N_KILLS)
 
     def test_again_and_again_until_it_is_done(self):
         n_kills = 0
@@ -127,7 +151,7 @@ class Kills(unittest.TestCase):
         self.assertEqual(files(self.out), self.expected)
 
     def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(self):
-        process = subprocess.Popen(command(self.base, self.model, self.out, *RECIPE), stdout=subprocess.DEVNULL,
+        process = subprocess.Popen(command(self.base, self.model, self.out, *self.recipe), stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True)
         while process.poll() is None and not any((path / "delta_journal").exists() and
                                                  (path / "delta_journal").read_text().count("\n") > 3
