@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/calibration.h"
+#include "cli/choices.h"
 #include "cli/code_arguments.h"
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -17,6 +18,7 @@
 #include "cli/table.h"
 #include "codec/compressor.h"
 #include "codec/estimate.h"
+#include "engine/calibration_text.h"
 
 namespace df::cli {
 namespace {
@@ -27,7 +29,7 @@ struct Arguments {
   CompressOptions options;
   CalibrationOptions calibration;
   size_t n_threads = 0;
-  bool dry_run = false, json = false;
+  bool dry_run = false, choices = false, json = false;
 };
 
 constexpr char kExamples[] =
@@ -224,12 +226,22 @@ Json ToJson(const CodeEstimate& code) {
           {"seconds", code.seconds}};
 }
 
+// The most that it will be; a file may hold less.
+std::optional<FittingText> FittingTextOf(const CalibrationOptions& options, const ModelConfig& config) {
+  if (options.source == "none") return {};
+  const CalibrationTextOptions text;
+  const size_t n_tokens = std::min(text.n_tokens, config.max_positions) * text.n_sequences;
+  const uint64_t n_held = options.max_bytes / 2 / std::max<uint64_t>(StateBytes(config, 1), 1);
+  return FittingText{.n_tokens = std::min<size_t>(n_tokens, n_held), .is_own = options.source == kSelfSource};
+}
+
 Status DryRun(const Arguments& arguments) {
   CompressOptions options = arguments.options;
   DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments, options));
   ThreadPool pool(ThreadsOf(arguments));
-  DF_ASSIGN_OR_RETURN(const CompressEstimate estimate, EstimateCompress(pool, *inputs.base, *inputs.fine_tune, options,
-                                                                        arguments.calibration.source != "none"));
+  const std::optional<FittingText> text = FittingTextOf(arguments.calibration, inputs.fine_tune->config());
+  DF_ASSIGN_OR_RETURN(const CompressEstimate estimate,
+                      EstimateCompress(pool, *inputs.base, *inputs.fine_tune, options, text));
   if (!arguments.json) {
     PrintEstimate(estimate, arguments);
     return Status::Ok();
@@ -253,9 +265,14 @@ int Run(Arguments& arguments) {
   const double seconds = static_cast<double>(clock.NowUs() - start_us) * 1e-6;
   if (arguments.json) {
     PrintJson(*report, arguments, seconds);
-  } else {
-    PrintSummary(*report, arguments, seconds);
+    return 0;
   }
+  if (arguments.choices) {
+    const Result<std::string> choices = RenderChoices(ToJson(*report, arguments.options).at("tensors"));
+    if (!choices.ok()) return Report("compress", choices.status());
+    std::cout << *choices << "\n";
+  }
+  PrintSummary(*report, arguments, seconds);
   return 0;
 }
 
@@ -278,6 +295,8 @@ void AddCompress(const Command& app) {
   command.Switch("--dry-run", arguments->dry_run, "Say what it and other codes would store and how long they take");
   command.Switch("--resume", options.resume, "Go on with what a killed or stopped run at --out left, if any");
   command.Switch("--force", options.replace, "Replace an existing --out, discard what a stopped run left");
+  command.Switch("--choices", arguments->choices,
+                 "Print what auto chose from, tensor by tensor; --json has it too, and inspect --choices");
   command.Switch("--json", arguments->json, "Print the report as JSON");
   command.Footer(kExamples);
   command.OnRun([arguments] { return Run(*arguments); });

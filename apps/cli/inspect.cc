@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "base/json.h"
+#include "cli/choices.h"
 #include "cli/command.h"
 #include "cli/model_argument.h"
 #include "cli/table.h"
@@ -14,12 +16,13 @@ namespace {
 
 struct Arguments {
   std::string path, base;
-  bool json = false;
+  bool choices = false, json = false;
 };
 
 constexpr char kExamples[] =
     "Examples:\n"
     "  deltafold inspect ./my-delta\n"
+    "  deltafold inspect ./my-delta --choices      # what --code auto chose from\n"
     "  deltafold inspect ./my-lora --base Qwen/Qwen3-0.6B\n"
     "  deltafold inspect model.safetensors --json\n"
     "Exit code 1, with the cause, when it is refused. A model without tokenizer.json can be compressed against but "
@@ -48,7 +51,16 @@ void PrintTable(const Inspection& inspection) {
             << " for a full copy: " << FormatRatio(ratio) << " smaller\n";
 }
 
-void PrintJson(const Inspection& inspection, const std::string& path) {
+// The list that `compress` left in a delta: its codes, errors, and what `auto` chose from.
+Result<Json> ReadChoices(const Inspection& inspection, const std::string& directory) {
+  if (inspection.kind != "delta") return FailedPrecondition("--choices is for a delta, " + directory + " is none");
+  DF_ASSIGN_OR_RETURN(const Json config, ReadJsonFile(directory + "/delta_config.json"));
+  const Json* const tensors = JsonMemberOrNull(config, "tensors");
+  if (tensors == nullptr) return NotFound(directory + "/delta_config.json does not say how its tensors were coded");
+  return *tensors;
+}
+
+void PrintJson(const Inspection& inspection, const std::string& path, const std::optional<Json>& choices) {
   Json json = {{"path", path}, {"kind", inspection.kind}, {"servable", inspection.IsServable()}};
   if (!inspection.IsServable()) {
     const Status& problem = inspection.problem.ok() ? inspection.lack : inspection.problem;
@@ -63,6 +75,7 @@ void PrintJson(const Inspection& inspection, const std::string& path) {
     json["tensors"].push_back(
         {{"name", tensor.name}, {"code", tensor.code}, {"shape", tensor.shape.dims()}, {"bytes", tensor.bytes}});
   }
+  if (choices) json["choices"] = *choices;
   std::cout << DumpJson(json, 2) << "\n";
 }
 
@@ -83,9 +96,22 @@ int Run(const Arguments& arguments) {
     if (!opened.ok()) return Report("inspect", FromFiles(opened.status()).Annotate("base"));
     base = *opened;
   }
-  const Inspection inspection = Inspect(PathOf(arguments.path), base.get());
+  const std::string path = PathOf(arguments.path);
+  const Inspection inspection = Inspect(path, base.get());
+  std::optional<Json> choices;
+  std::string choices_table;
+  if (arguments.choices && inspection.problem.ok()) {
+    Result<Json> read = ReadChoices(inspection, path);
+    if (!read.ok()) return Report("inspect", FromFiles(read.status()));
+    Result<std::string> table = RenderChoices(*read);
+    if (!table.ok()) return Report("inspect", table.status().Annotate(path + "/delta_config.json"));
+    choices = *std::move(read);
+    choices_table = *std::move(table);
+  }
   if (arguments.json) {
-    PrintJson(inspection, arguments.path);
+    PrintJson(inspection, arguments.path, choices);
+  } else if (choices) {
+    std::cout << choices_table;
   } else {
     std::cout << Printable(arguments.path) << (inspection.kind.empty() ? "" : ": " + inspection.kind) << "\n\n";
     PrintTable(inspection);
@@ -110,6 +136,8 @@ void AddInspect(const Command& app) {
       .Required()
       .Value("PATH");
   command.Option("--base", arguments->base, "Base model to which a delta or adapter is bound").Value("MODEL");
+  command.Switch("--choices", arguments->choices,
+                 "Of a delta: every tensor's code, bytes and error, and what --code auto chose from");
   command.Switch("--json", arguments->json, "Print as JSON");
   command.Footer(kExamples);
   command.OnRun([arguments] { return Run(*arguments); });

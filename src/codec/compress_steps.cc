@@ -1,5 +1,6 @@
 #include "codec/compress_steps.h"
 
+#include <algorithm>
 #include <span>
 
 #include "codec/model_card.h"
@@ -84,6 +85,7 @@ Json NoteOf(const WeightReport& report) {
   return {{"step", "encoding"},
           {"weight", report.name},
           {"code", report.code},
+          {"chosen", report.chosen},
           {"bytes", report.bytes},
           {"relative_frobenius", report.quality.relative_frobenius},
           {"cosine", report.quality.cosine},
@@ -93,6 +95,10 @@ Json NoteOf(const WeightReport& report) {
 Status ReadEncoded(const Json& note, WeightReport& report) {
   DF_RETURN_IF_ERROR(CheckStep(note, "encoding", report.name));
   DF_ASSIGN_OR_RETURN(report.code, JsonString(note, "code"));
+  const auto n_candidates = static_cast<int64_t>(report.candidates.size());
+  DF_ASSIGN_OR_RETURN(const int64_t chosen,
+                      JsonInt(note, "chosen", {.min = 0, .max = std::max<int64_t>(n_candidates, 1) - 1}));
+  report.chosen = static_cast<size_t>(chosen);
   DF_ASSIGN_OR_RETURN(report.bytes, ReadBytes(note));
   DF_ASSIGN_OR_RETURN(report.quality.relative_frobenius, JsonNumber(note, "relative_frobenius"));
   DF_ASSIGN_OR_RETURN(report.quality.cosine, JsonNumber(note, "cosine"));

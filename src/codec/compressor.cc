@@ -235,6 +235,7 @@ double BoundedError(const EncodedWeight& encoded, const std::optional<double>& o
 struct Encoding {
   EncodedWeight encoded;
   std::optional<double> output_error;
+  size_t chosen = 0;  // among the candidates, where there are any
 };
 
 Result<Encoding> EncodeMeasured(ThreadPool& pool, const Turn& turn, const Code& code) {
@@ -248,12 +249,14 @@ Result<Encoding> EncodeMeasured(ThreadPool& pool, const Turn& turn, const Code& 
 Result<Encoding> EncodePlanned(ThreadPool& pool, const Turn& turn, const Plan& plan, const CompressOptions& options) {
   DF_ASSIGN_OR_RETURN(Encoding result, EncodeMeasured(pool, turn, plan.codes[turn.place]));
   const std::vector<Candidate>& candidates = plan.candidates[turn.place];
-  if (!options.max_error || candidates.empty()) return result;
-  std::optional<size_t> at = plan.chosen[turn.place];
+  if (candidates.empty()) return result;
+  std::optional<size_t> at = result.chosen = plan.chosen[turn.place];
+  if (!options.max_error) return result;
   while (!candidates[*at].IsLossless() && BoundedError(result.encoded, result.output_error) > *options.max_error) {
     at = NextByError(candidates, *at, *options.max_error);
     if (!at) return Internal("tensor " + turn.task.slot.name + ": no code keeps the error that was measured");
     DF_ASSIGN_OR_RETURN(result, EncodeMeasured(pool, turn, candidates[*at].code));
+    result.chosen = *at;
   }
   return result;
 }
@@ -288,6 +291,7 @@ Status EncodeAll(ThreadPool& pool, LayerStream* stream, Pass& pass, Plan plan, c
     weight.bytes = StoredBytes(encoded.delta);
     weight.quality = encoded.quality;
     weight.output_error = coded.output_error;
+    weight.chosen = coded.chosen;
     return done ? ReadEncoded(*done, weight) : steps.End(NoteOf(weight));
   });
   DF_RETURN_IF_ERROR(status);

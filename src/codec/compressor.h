@@ -54,6 +54,7 @@ struct WeightReport {
   Quality quality;
   std::optional<double> output_error = {};  // |x^ (D - D^)| / |x^ D| on the calibration text
   std::vector<Candidate> candidates = {};   // that the code was chosen from; empty where it was given
+  size_t chosen = 0;                        // place among them
 };
 
 struct CompressReport {

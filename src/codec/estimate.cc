@@ -4,15 +4,22 @@
 #include <map>
 
 #include "base/clock.h"
+#include "base/rng.h"
+#include "codec/calibrate.h"
 #include "codec/exact.h"
 #include "codec/low_rank.h"
+#include "codec/output_target.h"
 #include "codec/survey.h"
 #include "codec/weight_task.h"
+#include "model/layer_names.h"
 
 namespace df {
 namespace {
 
 constexpr size_t kSampleBytes = size_t{32} << 20;
+// Multiplications of a product that fitting is measured on: some tenths of a second in all. A 64th of its tokens.
+constexpr double kFittingProducts = 1e9;
+constexpr size_t kMadeUpTokens = 128;
 // A changed matrix mostly shows in its first rows.
 constexpr size_t kLookRows = 64;
 
@@ -34,7 +41,7 @@ struct Facts {
   size_t n_changed = 0;     // rows, with those
   bool is_counted = false;  // else n_changed is all rows or none
   bool has_change = false;  // in rows that both have
-  bool is_fitted = false;   // to a calibration text: scales of rows and columns take two bytes then
+  bool has_inputs = false;  // on a text: what its codes can be fitted to
 };
 
 Result<Facts> FactsOfMatrix(ThreadPool& pool, const WeightTask& task, Facts facts) {
@@ -86,7 +93,8 @@ size_t RankOf(const Facts& facts, size_t rank) { return std::min({rank, facts.d_
 
 BytesEstimate Exactly(uint64_t bytes) { return {.likely = bytes, .at_most = bytes}; }
 
-BytesEstimate CodedBytes(const Facts& facts, const Code& code) {
+// `is_fitted`: to a text; scales of rows and columns take two bytes then.
+BytesEstimate CodedBytes(const Facts& facts, const Code& code, bool is_fitted) {
   const uint64_t full = FullBytes(facts), rows = RowsBytes(facts, facts.n_changed);
   switch (code.kind) {
     case CodeKind::kSign: {
@@ -94,8 +102,7 @@ BytesEstimate CodedBytes(const Facts& facts, const Code& code) {
       if (!facts.has_change) return Exactly(new_rows);
       const uint64_t beside = LowRankBytes(facts.d_out, facts.d_in, RankOf(facts, code.rank)) + new_rows;
       const uint64_t wide = SignBytes(facts, code.sign, sizeof(float)) + beside;
-      return {.likely = facts.is_fitted ? SignBytes(facts, code.sign, sizeof(uint16_t)) + beside : wide,
-              .at_most = wide};
+      return {.likely = is_fitted ? SignBytes(facts, code.sign, sizeof(uint16_t)) + beside : wide, .at_most = wide};
     }
     case CodeKind::kLowRank: {
       if (!facts.has_change) return Exactly(0);
@@ -115,13 +122,18 @@ BytesEstimate CodedBytes(const Facts& facts, const Code& code) {
 }
 
 // With what a reader would take wrongly if it were not there.
-BytesEstimate WeightBytes(const Facts& facts, const Code& code) {
-  const BytesEstimate bytes = CodedBytes(facts, code);
+BytesEstimate WeightBytes(const Facts& facts, const Code& code, bool is_fitted) {
+  const BytesEstimate bytes = CodedBytes(facts, code, is_fitted);
   return bytes.at_most == 0 && facts.task->must_be_stored ? Exactly(FullBytes(facts)) : bytes;
 }
 
+// The text runs through the models only for codes of matrices that take inputs.
+bool HasStream(const CompressOptions& options, const std::optional<FittingText>& text) {
+  return text && (!options.matrices || TakesInputs(*options.matrices));
+}
+
 BytesEstimate ModelBytes(const std::vector<Facts>& weights, const CompressOptions& options,
-                         const CompressEstimate& totals) {
+                         const CompressEstimate& totals, bool has_stream) {
   BytesEstimate sum;
   bool is_chosen = false;
   uint64_t smallest = 0;  // no less than what the smallest codes take, which a budget may grow to
@@ -129,9 +141,10 @@ BytesEstimate ModelBytes(const std::vector<Facts>& weights, const CompressOption
     const std::optional<Code>& code = GivenCode(facts.task->slot.kind, options);
     is_chosen = is_chosen || !code;
     const Code least = code.value_or(Code{.sign = {.scale = ScaleKind::kScalar}});
-    smallest += WeightBytes(facts, least).at_most;
+    const bool is_fitted = has_stream && facts.has_inputs;
+    smallest += WeightBytes(facts, least, is_fitted).at_most;
     // Whatever is chosen, the exact code was there to be.
-    BytesEstimate bytes = WeightBytes(facts, code.value_or(Code{.kind = CodeKind::kExact}));
+    BytesEstimate bytes = WeightBytes(facts, code.value_or(Code{.kind = CodeKind::kExact}), is_fitted);
     bytes.is_bound = bytes.is_bound || (!code && bytes.at_most > 0);
     sum.Add(bytes);
   }
@@ -140,6 +153,21 @@ BytesEstimate ModelBytes(const std::vector<Facts>& weights, const CompressOption
   sum.at_most = std::min(sum.at_most, options.budget_may_grow ? std::max(budget, smallest) : budget);
   sum.likely = sum.at_most;
   return sum;
+}
+
+// What fitting a code takes, in products of the weight by [d_in, d_in] (calibrate.h): the target, its drift and the
+// error of the outputs are three, a scale one, a rank-1 plane two a round.
+constexpr double kPlaneProducts = 2.0 * kCalibrationRounds + 1;
+double FittingProducts(const std::optional<Code>& code) {
+  // Of a survey: scalar, row, one plane beside a low rank, one to three planes in two sweeps, the errors of them all;
+  // then the choice, which is one plane or two.
+  constexpr double kSurveyed = 2 * 3 + kPlaneProducts * (1 + 1 + 2 * (2 + 3)) + 10;
+  if (!code) return kSurveyed + 3 * kPlaneProducts;
+  constexpr double kLowRankProducts = 4;  // the target, its whitening, some for the decomposition
+  const double low_rank = HasLowRank(*code) ? kLowRankProducts : 0;
+  if (code->kind != CodeKind::kSign) return 3 + low_rank;
+  if (code->sign.n_planes > 1) return 3 + 2 * static_cast<double>(code->sign.n_planes) * kPlaneProducts + low_rank;
+  return 3 + (code->sign.scale == ScaleKind::kRank1 ? kPlaneProducts : 1) + low_rank;
 }
 
 // Seconds an element of a sample, by code; nullopt is `auto`.
@@ -171,6 +199,25 @@ class Stopwatch {
     return Status::Ok();
   }
 
+  // Of one multiplication in fitting, by that of a part of the sample to made-up inputs; 0 where nothing changed.
+  Result<double> FittingSeconds() {
+    if (largest_ == nullptr) return 0.0;
+    if (fitting_ > 0) return fitting_;
+    const size_t d_in = largest_->d_in, n_all = MatrixRows(sample_.fine_tune);
+    const auto n_affordable =
+        static_cast<size_t>(kFittingProducts / (static_cast<double>(d_in) * static_cast<double>(d_in)));
+    const size_t n_rows = std::min(std::max(n_affordable, kBlockRows * pool_.n_threads()), n_all);
+    const WeightPair part{sample_.name, RowsOf(sample_.base, 0, n_rows), RowsOf(sample_.fine_tune, 0, n_rows)};
+    Mat<float> x(kMadeUpTokens, d_in);
+    for (size_t i = 0; i < kMadeUpTokens * d_in; ++i) x.Row(0)[i] = static_cast<float>(RandomUnit(1, i)) - 0.5F;
+    const WeightInputs inputs = GatherInputs(pool_, x.view(), x.view(), UINT64_MAX);
+    double seconds = 0;
+    DF_RETURN_IF_ERROR(Time(seconds, [&] { return Encode(pool_, part, Code{}, &inputs).status(); }));
+    const double n_products = static_cast<double>(part.fine_tune.elements()) * static_cast<double>(d_in);
+    seconds *= static_cast<double>(sample_.fine_tune.elements());
+    return fitting_ = std::max(seconds, 1e-9) / (n_products * kPlaneProducts);
+  }
+
   Result<double> SecondsOf(const std::optional<Code>& code) {
     if (largest_ == nullptr) return 0.0;
     const std::string name = code ? CodeText(*code) : "auto";
@@ -200,18 +247,70 @@ class Stopwatch {
   const Facts* largest_ = nullptr;
   WeightPair sample_;
   double reading_ = 0;
+  double fitting_ = 0;
   std::map<std::string, double> known_;
 };
 
-Result<CodeEstimate> EstimateCode(const std::vector<Facts>& weights, const CompressOptions& options,
-                                  const CompressEstimate& totals, Stopwatch& stopwatch) {
-  CodeEstimate estimate{.code = options.matrices ? CodeText(*options.matrices) : "auto",
-                        .bytes = ModelBytes(weights, options, totals)};
+// Multiplications that a text takes on its way: written (once through the fine-tune), shown to an embedding that is the
+// head too and to a survey of the matrices (once more each), then through both models; and the moments of its inputs.
+double StreamProducts(const std::vector<Facts>& weights, const ModelConfig& config, const CompressOptions& options,
+                      const FittingText& text) {
+  const bool is_tied = weights.back().task->slot.kind != SlotKind::kHead;
+  const double n_passes = 2.0 + (text.is_own ? 1 : 0) + (is_tied ? 1 : 0) + (options.matrices ? 0 : 1);
+  double elements = 0, moments = 0;
   for (const Facts& facts : weights) {
+    const bool is_matrix = facts.task->slot.kind == SlotKind::kMatrix;
+    if (is_matrix) elements += static_cast<double>(facts.d_out) * static_cast<double>(facts.d_in);
+  }
+  // Second moments, and with them the drift in the pass of the coded model, which is two products.
+  const double n_moments = options.matrices ? 3 : 4;
+  for (const LinearSlot slot : {LinearSlot::kQ, LinearSlot::kO, LinearSlot::kGate, LinearSlot::kDown}) {
+    const auto d_in = static_cast<double>(DimsOf(config, slot).d_in);
+    moments += n_moments * static_cast<double>(config.n_layers) * d_in * d_in;
+  }
+  return static_cast<double>(text.n_tokens) * (n_passes * elements + moments);
+}
+
+Result<double> FittingSeconds(const std::vector<Facts>& weights, const ModelConfig& config,
+                              const CompressOptions& options, const FittingText& text, Stopwatch& stopwatch) {
+  double products = StreamProducts(weights, config, options, text);
+  for (const Facts& facts : weights) {
+    const std::optional<Code>& code = GivenCode(facts.task->slot.kind, options);
+    if (!facts.has_inputs || !facts.has_change || (code && !TakesInputs(*code))) continue;
+    const auto d_in = static_cast<double>(facts.d_in);
+    products += FittingProducts(code) * static_cast<double>(facts.d_out) * d_in * d_in;
+  }
+  DF_ASSIGN_OR_RETURN(const double seconds, stopwatch.FittingSeconds());
+  return seconds * products;
+}
+
+// What is estimated: the weights of a model, and a text to fit to.
+struct Task {
+  const std::vector<Facts>& weights;
+  const ModelConfig& config;
+  const std::optional<FittingText>& text;
+};
+
+Result<CodeEstimate> EstimateCode(const Task& task, const CompressOptions& options, const CompressEstimate& totals,
+                                  Stopwatch& stopwatch) {
+  const bool has_stream = HasStream(options, task.text);
+  CodeEstimate estimate{.code = options.matrices ? CodeText(*options.matrices) : "auto",
+                        .bytes = ModelBytes(task.weights, options, totals, has_stream)};
+  for (const Facts& facts : task.weights) {
     DF_ASSIGN_OR_RETURN(const double seconds, stopwatch.SecondsOf(GivenCode(facts.task->slot.kind, options)));
     estimate.seconds += seconds * static_cast<double>(facts.task->fine_tune->view.elements());
   }
+  if (!has_stream) return estimate;
+  DF_ASSIGN_OR_RETURN(const double fitting, FittingSeconds(task.weights, task.config, options, *task.text, stopwatch));
+  estimate.seconds += fitting;
   return estimate;
+}
+
+// Whether a text says what `task`'s weight is fed with (compressor.cc); `is_tied`: the embedding is the head too.
+bool HasInputs(const WeightTask& task, bool is_tied) {
+  if (task.slot.kind == SlotKind::kMatrix) return true;
+  const bool is_fed = task.slot.kind == SlotKind::kHead || (task.slot.kind == SlotKind::kEmbedding && is_tied);
+  return is_fed && MatrixRows(task.base->view) == MatrixRows(task.fine_tune->view);
 }
 
 }  // namespace
@@ -223,7 +322,7 @@ void BytesEstimate::Add(const BytesEstimate& other) {
 }
 
 Result<CompressEstimate> EstimateCompress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
-                                          const CompressOptions& options, bool is_fitted) {
+                                          const CompressOptions& options, const std::optional<FittingText>& text) {
   DF_RETURN_IF_ERROR(CheckVariantConfig(base.config(), fine_tune.config()));
   Result<BoundCheckpoint> bound_base = Bind(base);
   if (!bound_base.ok()) return bound_base.status().Annotate("base");
@@ -234,22 +333,23 @@ Result<CompressEstimate> EstimateCompress(ThreadPool& pool, const Checkpoint& ba
   for (const WeightTask& task : tasks) {
     if (const auto& code = GivenCode(task.slot.kind, options)) DF_RETURN_IF_ERROR(CheckCode(task.pair(), *code));
     DF_ASSIGN_OR_RETURN(weights.emplace_back(), FactsOf(pool, task));
-    weights.back().is_fitted = is_fitted;
+    weights.back().has_inputs = HasInputs(task, tasks.back().slot.kind != SlotKind::kHead);
     task.base->file->DropPages(task.base->view.bytes);
     task.fine_tune->file->DropPages(task.fine_tune->view.bytes);
     estimate.n_unchanged += weights.back().n_changed == 0 ? 1 : 0;
     estimate.full_bytes += FullBytes(weights.back());
     estimate.n_elements += task.fine_tune->view.elements();
   }
+  const Task task{weights, fine_tune.config(), text};
   Stopwatch stopwatch(pool, weights);
   estimate.sample_bytes = stopwatch.sample_bytes();
   DF_RETURN_IF_ERROR(stopwatch.MeasureReading());
-  DF_ASSIGN_OR_RETURN(estimate.asked, EstimateCode(weights, options, estimate, stopwatch));
+  DF_ASSIGN_OR_RETURN(estimate.asked, EstimateCode(task, options, estimate, stopwatch));
   for (const char* const name : kOtherCodes) {
     CompressOptions other = options;
     DF_ASSIGN_OR_RETURN(other.matrices, ParseCode(name));
     if (name == estimate.asked.code) continue;
-    DF_ASSIGN_OR_RETURN(estimate.others.emplace_back(), EstimateCode(weights, other, estimate, stopwatch));
+    DF_ASSIGN_OR_RETURN(estimate.others.emplace_back(), EstimateCode(task, other, estimate, stopwatch));
   }
   DF_RETURN_IF_ERROR(base.CheckIntact());
   DF_RETURN_IF_ERROR(fine_tune.CheckIntact());

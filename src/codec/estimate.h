@@ -3,6 +3,7 @@
 #ifndef DELTAFOLD_CODEC_ESTIMATE_H_
 #define DELTAFOLD_CODEC_ESTIMATE_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@
 namespace df {
 
 // `at_most` is larger than `likely` only where the weights decide: the type of low-rank factors, and whether scales are
-// fitted. Both are bounds where
-// `is_bound`: rows of matrices that may have changed or not, a rank that is to be found, what `auto` may take.
+// fitted. Both are bounds where `is_bound`: rows of matrices that may have changed or not, a rank that is to be found,
+// what `auto` may take.
 struct BytesEstimate {
   uint64_t likely = 0;
   uint64_t at_most = 0;
@@ -27,7 +28,13 @@ struct BytesEstimate {
 struct CodeEstimate {
   std::string code;     // of the matrices, as --code takes it
   BytesEstimate bytes;  // CompressReport::delta_bytes
-  double seconds = 0;   // of reading and encoding
+  double seconds = 0;   // of reading, encoding and, with a text, fitting
+};
+
+// The text that codes will be fitted to.
+struct FittingText {
+  size_t n_tokens = 0;
+  bool is_own = true;  // the fine-tune writes it first
 };
 
 struct CompressEstimate {
@@ -41,11 +48,12 @@ struct CompressEstimate {
 
 // Reads of every matrix as much as it takes to see that it changed (all of it where it did not), the vocabulary's
 // weights in full, and encodes a sample of at most 32 MB of the largest matrix by every code. Seconds are those of the
-// sample for each element, so that they hold for the medium it came from; the fingerprint of a base that is not
-// remembered, writing, and fitting to a calibration text are not among them. `is_fitted`: there will be such a text.
+// sample for each element, so that they hold for the medium it came from. With a `text` a smaller sample is fitted to
+// made-up inputs too; from it follow, by the numbers of multiplications, the fits of all codes and the passes of the
+// text through both models. The fingerprint of a base that is not remembered and writing are not among the seconds.
 // Errors are those of Compress before it writes.
 Result<CompressEstimate> EstimateCompress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
-                                          const CompressOptions& options, bool is_fitted = false);
+                                          const CompressOptions& options, const std::optional<FittingText>& text = {});
 
 }  // namespace df
 

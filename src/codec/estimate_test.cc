@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
 #include "testing/made_checkpoint.h"
 
 namespace df {
@@ -25,12 +26,18 @@ class EstimateTest : public ::testing::Test {
     base_ = ValueOrDie(Checkpoint::Open(directory_.Sub("base")));
     fine_tune_ = ValueOrDie(Checkpoint::Open(directory_.Sub("fine-tune")));
   }
-  CompressEstimate Estimate(const CompressOptions& options) {
-    return ValueOrDie(EstimateCompress(pool_, *base_, *fine_tune_, options));
+  CompressEstimate Estimate(const CompressOptions& options, const std::optional<FittingText>& text = {}) {
+    return ValueOrDie(EstimateCompress(pool_, *base_, *fine_tune_, options, text));
   }
   uint64_t Real(CompressOptions options) {
     options.replace = true;
     return ValueOrDie(Compress(pool_, *base_, *fine_tune_, directory_.Sub("delta"), options)).delta_bytes;
+  }
+  uint64_t RealFitted(CompressOptions options) {
+    KernelContext context(2);
+    options.calibration = Calibration{.context = &context, .sequences = {std::vector<int32_t>(64)}};
+    for (size_t t = 0; t < 64; ++t) options.calibration->sequences[0][t] = static_cast<int32_t>(RandomBits(1, t) % 20);
+    return Real(options);
   }
 
   TemporaryDirectory directory_;
@@ -60,6 +67,44 @@ TEST_F(EstimateTest, BytesAreThoseOfTheRealRun) {
       EXPECT_EQ(estimate.n_unchanged, 2U);
     }
   }
+}
+
+// Scales take two bytes where they are fitted: those of matrices, of a head and of an embedding that is the head, not
+// those of an embedding of its own or of rows that the base lacks.
+TEST_F(EstimateTest, BytesOfFittedCodesAreThoseOfTheRealRun) {
+  const auto text = FittingText{.n_tokens = 64};
+  MadeModel tied = Changed(), untied = Changed(), grown = Changed();
+  tied.vocab = untied.vocab = 24;
+  tied.tied = true;
+  tied.stores_head = false;
+  for (MadeModel* model : {&tied, &untied, &grown}) {
+    model->unchanged.erase(kEmbeddingName);
+    Write({.d_model = 32, .d_ff = 40, .vocab = 24}, *model);
+    for (const char* code : {"scalar", "rank1", "planes2", "raw"}) {
+      for (const char* vocabulary : {"exact", "rank1", "planes2"}) {
+        const CompressOptions options{
+            .matrices = CodeOf(code), .embeddings = CodeOf(vocabulary), .head = CodeOf(vocabulary)};
+        EXPECT_EQ(Estimate(options, text).asked.bytes.likely, RealFitted(options)) << code << " " << vocabulary;
+      }
+    }
+  }
+}
+
+TEST_F(EstimateTest, FittingTakesTimeThatGrowsWithTheTextAndTheCode) {
+  Write({.d_model = 32, .d_ff = 40, .vocab = 24}, Changed());
+  const CompressOptions rank1{.matrices = CodeOf("rank1")}, planes{.matrices = CodeOf("planes3")},
+      chosen{.matrices = {}}, exact{.matrices = CodeOf("raw")};
+  const FittingText small{.n_tokens = 1000}, large{.n_tokens = 100'000'000},
+      given{.n_tokens = 100'000'000, .is_own = false};
+  // A product of so many tokens outweighs whatever the sample's time varies by.
+  EXPECT_GT(Estimate(rank1, large).asked.seconds, 10 * Estimate(rank1, small).asked.seconds);
+  EXPECT_GT(Estimate(rank1, large).asked.seconds, Estimate(rank1).asked.seconds);
+  const double own = Estimate(rank1, large).asked.seconds, file = Estimate(rank1, given).asked.seconds;
+  EXPECT_GT(own, 0.0);
+  EXPECT_GT(file, 0.0);
+  const CompressEstimate all = Estimate(planes, small);
+  EXPECT_GT(all.asked.seconds, Estimate(exact, small).asked.seconds) << "codes that take no inputs need no text";
+  EXPECT_GT(Estimate(chosen, small).asked.seconds, Estimate(chosen).asked.seconds);
 }
 
 TEST_F(EstimateTest, WhatTheWeightsDecideIsWithinItsBound) {

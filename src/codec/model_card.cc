@@ -46,10 +46,12 @@ Json TensorJson(const WeightReport& weight) {
   entry["relative_frobenius"] = Rounded(weight.quality.relative_frobenius);
   entry["cosine"] = Rounded(weight.quality.cosine);
   if (weight.output_error) entry["output_error"] = Rounded(*weight.output_error);
-  for (const Candidate& candidate : weight.candidates) {
+  for (size_t i = 0; i < weight.candidates.size(); ++i) {
+    const Candidate& candidate = weight.candidates[i];
     Json& listed = entry["candidates"].emplace_back();
     listed = {{"code", CodeText(candidate.code)}, {"bytes", candidate.bytes}, {"error", Rounded(candidate.error)}};
     if (candidate.IsLossless()) listed["lossless"] = true;
+    if (i == weight.chosen) listed["chosen"] = true;
   }
   return entry;
 }

@@ -364,6 +364,30 @@ class Deltas(unittest.TestCase):
         self.assertLess(8 * self.report["bytes"]["delta"] / n_weights, 1.35)
         self.assertEqual((self.report["codec"]["code"], self.report["codec"]["embeddings"]), ("rank1", "auto"))
 
+    def test_what_auto_chose_from_is_printed_and_kept(self):
+        out = self.directory / "chosen"
+        done = deltafold("compress", BASE, FINETUNE, out, "--code", "auto", "--calibrate", "none", "--choices")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        kept = json.loads((out / "delta_config.json").read_text())["tensors"]
+        for tensor in kept:
+            chosen = [candidate for candidate in tensor.get("candidates", []) if candidate.get("chosen")]
+            self.assertEqual(len(chosen), "candidates" in tensor, tensor["name"])
+            for candidate in chosen:
+                self.assertEqual(candidate["bytes"], tensor["bytes"])
+        self.assertGreater(sum("candidates" in tensor for tensor in kept), 28)
+        shown = deltafold("inspect", out, "--choices")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn(shown.stdout, done.stdout)
+        matrix = next(tensor for tensor in kept if tensor["name"].endswith("q_proj.weight"))
+        for candidate in matrix["candidates"]:
+            self.assertRegex(shown.stdout, rf"\b{candidate['code']} +{candidate['bytes']} +{candidate['error']:.4f}")
+        self.assertEqual(json.loads(deltafold("inspect", out, "--choices", "--json").stdout)["choices"], kept)
+        self.assert_fails(deltafold("inspect", BASE, "--choices"), "for a delta")
+        for content in ('{"tensors": 7}', '{"tensors": [7]}', '{"tensors": [{"name": "a"}]}', "{}",
+                        '{"tensors": [{"name": "a", "code": "b", "bytes": 1, "candidates": [{"code": 1, "bytes": 2}]}]}'):
+            (out / "delta_config.json").write_text(content)
+            self.assert_fails(deltafold("inspect", out, "--choices"), "delta_config.json")
+
     def test_codes_are_fitted_to_the_fine_tunes_own_text_unless_told_otherwise(self):
         self.assertEqual(self.report["codec"]["calibration"], {"source": "self", "tokens": 48 * 160})
         out = self.directory / "calibrated"
