@@ -14,9 +14,9 @@
 
 namespace df {
 
-// One code of one weight, as measured. `error` is what people bound, relative to the difference; `loss` is what is
-// summed over the weights and made small. survey.h fills both from the weights alone; a calibration on inputs may fill
-// them from outputs, the choice is the same.
+// One code of one weight, as measured. `error` is what people bound, relative to the difference; `loss`, weighted by
+// where the outputs go (compressor.cc), is what is summed over the weights and made small. survey.h fills both from the
+// weights alone; a calibration on inputs may fill them from outputs, the choice is the same.
 struct Candidate {
   Code code;
   uint64_t bytes = 0;

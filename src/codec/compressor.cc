@@ -119,16 +119,30 @@ uint64_t SmallestBytes(const std::vector<std::vector<Candidate>>& weights) {
   return bytes;
 }
 
+// What a loss of one weight counts beside those of others, by where its outputs go. Those of the head are the model's:
+// 1, as is the embedding, which all layers start from; 2 where one is both. A layer's matrix has its part in one of the
+// 2 n_layers terms that are added up on the way.
+double LossWeight(const WeightTask& task, size_t n_matrices, bool is_tied) {
+  if (task.slot.kind == SlotKind::kMatrix) {
+    return static_cast<double>(kLinearSlots) / (2 * static_cast<double>(n_matrices));
+  }
+  return is_tied ? 2 : 1;
+}
+
 Result<std::vector<size_t>> Choose(const std::vector<WeightTask>& tasks,
                                    const std::vector<std::vector<Candidate>>& candidates,
                                    const CompressOptions& options) {
   uint64_t n_weights = 0, full_bytes = 0;
   std::vector<std::string> names;
   std::vector<std::vector<Candidate>> open = candidates;
+  const bool is_tied = tasks.back().slot.kind != SlotKind::kHead;
+  const auto n_matrices = static_cast<size_t>(
+      std::ranges::count_if(tasks, [](const WeightTask& task) { return task.slot.kind == SlotKind::kMatrix; }));
   for (size_t i = 0; i < tasks.size(); ++i) {
     names.push_back(tasks[i].slot.name);
     n_weights += tasks[i].fine_tune->view.elements();
     full_bytes += tasks[i].fine_tune->view.bytes.size();
+    for (Candidate& candidate : open[i]) candidate.loss *= LossWeight(tasks[i], n_matrices, is_tied);
     // A given code stands whatever its error.
     if (GivenCode(tasks[i].slot.kind, options)) open[i].front().error = 0;
   }

@@ -15,7 +15,7 @@ enum class SurveyKind { kMatrix, kVocabulary };
 
 // Candidates for `pair`, each measured: those of signs and rows by encoding, those of low rank by the singular values.
 //   error  |D - D^| / |D|
-//   loss   its square: what a fine-tune did to each tensor counts the same, however large the tensor or the change
+//   loss   its square, however large the tensor or the change; what each counts beside others is the caller's to say
 // A product that is proven to have been fused in (fused.h), of whatever rank, has loss 0, and it alone beside exact
 // ones. A matrix has the candidate `int8` only where few of its rows changed. An unchanged weight has the one candidate
 // `exact` of no bytes. With `inputs` (null: none) that have C, codes are fitted to them
