@@ -144,6 +144,7 @@ Result<std::unique_ptr<Engine>> StartServedEngine(const ServeOptions& options, c
                          .max_num_batched_tokens = options.max_num_batched_tokens,
                          .max_model_len = options.max_model_len,
                          .max_queued_requests = options.max_queued_requests,
+                         .longest_weights_wait_us = options.variant_wait_timeout_s * 1'000'000,
                          .kv_dtype = kv_dtype,
                          .kernels = options.kernels,
                          .max_logprobs = options.max_logprobs,

@@ -56,6 +56,13 @@ void AddStoreOptions(const Command& command, ServeOptions& options) {
       .Env("DELTAFOLD_VARIANT_IDLE_TIMEOUT")
       .Range(0, 31'536'000)
       .ShowDefault();
+  command
+      .Option("--variant-wait-timeout", options.variant_wait_timeout_s,
+              "Seconds that a request waits for its variant's weights before it is answered 503; the load goes on;\n"
+              "0 = as long as it takes")
+      .Env("DELTAFOLD_VARIANT_WAIT_TIMEOUT")
+      .Range(0, 31'536'000)
+      .ShowDefault();
   command.Option("--variant-load-threads", options.variant_load_threads, "Variants that are loaded at once")
       .Env("DELTAFOLD_VARIANT_LOAD_THREADS")
       .Range(1, 64)
@@ -122,7 +129,9 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
   command.Option("--max-num-batched-tokens", options.max_num_batched_tokens, "Tokens a step")
       .Env("DELTAFOLD_MAX_NUM_BATCHED_TOKENS")
       .ShowDefault();
-  command.Option("--max-queued-requests", options.max_queued_requests, "Waiting requests; beyond: 429")
+  command
+      .Option("--max-queued-requests", options.max_queued_requests,
+              "Requests that wait for one variant, the base being one; beyond: 429")
       .Env("DELTAFOLD_MAX_QUEUED_REQUESTS")
       .ShowDefault();
   command

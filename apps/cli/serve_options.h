@@ -28,13 +28,14 @@ struct ServeOptions {
   std::vector<std::string> pinned;
   size_t auto_pin = 6;
   int64_t variant_idle_timeout_s = 600;
+  int64_t variant_wait_timeout_s = 300;
   size_t variant_load_threads = 2;
   uint64_t variant_load_rate = kDefaultLoadBytesPerSecond;
   std::string variant_dir, state_file;
   size_t max_model_len = 0;
   size_t max_num_seqs = 64;
   size_t max_num_batched_tokens = 512;
-  size_t max_queued_requests = 1024;
+  size_t max_queued_requests = 256;
   size_t max_logprobs = 20;
   std::string kv_cache_dtype = "auto";
   uint64_t kv_cache_bytes = 0;

@@ -45,6 +45,7 @@ void EngineLoop::Accept(News& news) {
     auto sequence = MakeSequence(std::move(submission.request), limits, submission.submitted_us, blocks_);
     sequence->seed = sequence->request.params.seed.value_or(RandomBits(seed_, n_accepted_));
     sequence->arrival = n_accepted_++;
+    sequence->place = std::move(submission.place);
     if (options_.enable_prefix_caching) SharePrefix(*sequence);
     scheduler_.Enqueue(std::move(sequence));
   }

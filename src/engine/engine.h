@@ -21,7 +21,8 @@ struct EngineOptions {
   size_t max_num_seqs = 64;             // sequences in the running set; at most max_num_batched_tokens
   size_t max_num_batched_tokens = 512;  // rows a step: decode rows first, the rest prefill chunks
   size_t max_model_len = 0;             // 0 = the base's max positions, less if the KV cache cannot hold them
-  size_t max_queued_requests = 1024;    // beyond: kResourceExhausted
+  size_t max_queued_requests = 256;     // that wait for one variant, the base being one; beyond: kResourceExhausted
+  int64_t longest_weights_wait_us = 0;  // of a request that has not run yet, then kUnavailable; 0 = as long as it takes
   DType kv_dtype = DType::kBf16;
   KernelOptions kernels = {};
   size_t max_logprobs = 20;           // likeliest tokens that a request may ask for beside each of its own
@@ -55,8 +56,8 @@ class Engine {
 
   // Takes the request or refuses it at once: kInvalidArgument (prompt + 1 > context length of the variant here: message
   // with both numbers; a prompt token out of range; an empty prompt; a parameter out of range, named),
-  // kResourceExhausted (queue full), kUnavailable (shutting down). Every accepted request ends with exactly one event
-  // that has `finish`.
+  // kResourceExhausted (the queue of its variant is full), kUnavailable (shutting down). Every accepted request ends
+  // with exactly one event that has `finish`.
   virtual Status Submit(GenerationRequest request) = 0;
   // Asks for the end of a request; its blocks are free within one step. Unknown ids are ignored.
   virtual void Cancel(const std::string& id) = 0;

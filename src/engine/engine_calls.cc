@@ -56,7 +56,9 @@ EngineLoop::EngineLoop(std::shared_ptr<const BaseWeights> base, const EngineOpti
       kv_pool_(base_->config, {.dtype = options.kv_dtype, .n_blocks = NumBlocks(base_->config, options)}),
       decoder_(base_),
       blocks_(kv_pool_.n_blocks()),
-      scheduler_({.max_num_seqs = options.max_num_seqs, .max_num_batched_tokens = options.max_num_batched_tokens},
+      scheduler_({.max_num_seqs = options.max_num_seqs,
+                  .max_num_batched_tokens = options.max_num_batched_tokens,
+                  .longest_weights_wait_us = options.longest_weights_wait_us},
                  blocks_) {
   counters_.kv_blocks_total = blocks_.n_total();
   counters_.weight_bytes = base_->bytes;

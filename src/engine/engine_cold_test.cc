@@ -82,6 +82,47 @@ TEST_F(EngineCold, KeepsADeadlineThatPassesInItsSleep) {
   EXPECT_EQ(outcome.status.code(), StatusCode::kDeadlineExceeded);
 }
 
+TEST_F(EngineCold, WhoWaitsTooLongForWeightsIsToldAndTheLoadGoesOn) {
+  const auto engine = MakeEngine({.n_threads = 1, .longest_weights_wait_us = 30'000});
+  const GenerationRequest cold = Cold("cold");
+  DF_EXPECT_OK(engine->Submit(cold));
+  const Outcome outcome = Await(*cold.events);
+  EXPECT_EQ(outcome.finish, FinishReason::kError);
+  EXPECT_EQ(outcome.status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(outcome.status.message().find("\"delta1\""), std::string::npos);
+  EXPECT_NE(outcome.status.message().find("variant-wait-timeout"), std::string::npos);
+  EXPECT_EQ(late_->n_ended_asks, 0) << "it is still wanted";
+  EXPECT_EQ(testing::IdleStats(*engine).n_waiting, 0u);
+  late_->has_come = true;
+  const GenerationRequest again = Cold("again");
+  DF_EXPECT_OK(engine->Submit(again));
+  EXPECT_EQ(Await(*again.events).tokens.size(), 20u);
+}
+
+TEST_F(EngineCold, WaitingForATurnIsNoWaitForWeights) {
+  const auto engine = MakeEngine({.n_threads = 1, .max_num_seqs = 1, .longest_weights_wait_us = 1});
+  std::vector<GenerationRequest> requests;
+  for (int i = 0; i < 5; ++i) {
+    requests.push_back(Request(std::to_string(i), "delta1", 9));
+    DF_EXPECT_OK(engine->Submit(requests.back()));
+  }
+  for (const GenerationRequest& request : requests) EXPECT_EQ(Await(*request.events).tokens.size(), 20u);
+}
+
+TEST_F(EngineCold, WhenTheLastOfALineIsCancelledItsWeightsAreWantedNoMore) {
+  const auto engine = MakeEngine({.n_threads = 1});
+  const GenerationRequest first = Cold("first"), second = Cold("second");
+  DF_EXPECT_OK(engine->Submit(first));
+  DF_EXPECT_OK(engine->Submit(second));
+  AwaitAsk();
+  engine->Cancel("first");
+  Await(*first.events);
+  EXPECT_EQ(late_->n_ended_asks, 0);
+  engine->Cancel("second");
+  Await(*second.events);
+  EXPECT_EQ(late_->n_ended_asks, 1);
+}
+
 TEST_F(EngineCold, ItsEndIsTheEndOfThoseWhoWaitForWeights) {
   const GenerationRequest cold = Cold("cold");
   {

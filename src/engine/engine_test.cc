@@ -269,23 +269,26 @@ TEST_F(EngineTest, CancelsInTheMiddleOfAPrefill) {
   ExpectIdle(*engine);
 }
 
-TEST_F(EngineTest, RefusesMoreThanTheQueueHolds) {
+TEST_F(EngineTest, RefusesMoreThanTheQueueOfAVariantHoldsAndNobodyOfAnother) {
   const auto engine = MakeEngine({.n_threads = 1, .max_num_seqs = 1, .max_queued_requests = 2});
   GenerationRequest running = Request("running", "base", 4);
   Brake brake(running);
   DF_EXPECT_OK(engine->Submit(running));
   brake.AwaitHold();
-  const GenerationRequest second = Request("second", "base", 4);
-  const GenerationRequest third = Request("third", "delta2", 4);
-  DF_EXPECT_OK(engine->Submit(second));
-  DF_EXPECT_OK(engine->Submit(third));
-  const Status refused = engine->Submit(Request("fourth", "base", 4));
+  std::vector<GenerationRequest> waiting;
+  for (const char* name : {"base", "delta2"}) {
+    for (int i = 0; i < 2; ++i) waiting.push_back(Request(std::string(name) + std::to_string(i), name, 4));
+  }
+  for (const GenerationRequest& request : waiting) DF_EXPECT_OK(engine->Submit(request));
+  const Status refused = engine->Submit(Request("more", "delta2", 4));
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(engine->Stats().n_waiting, 2u);
+  EXPECT_NE(refused.message().find("the queue of \"delta2\" is full: 2 requests"), std::string::npos);
+  EXPECT_NE(engine->Submit(Request("more", "base", 4)).message().find("the queue of the base"), std::string::npos);
+  EXPECT_EQ(engine->Stats().n_waiting, 4u);
   brake.Release();
   EXPECT_EQ(Await(*running.events).tokens.size(), 20u);
-  EXPECT_EQ(Await(*second.events).tokens.size(), 20u);
-  EXPECT_EQ(Await(*third.events).tokens.size(), 20u);
+  for (const GenerationRequest& request : waiting) EXPECT_EQ(Await(*request.events).tokens.size(), 20u);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Answer(*engine, Request("later", "delta2", 4)).tokens.size(), 20u);
   ExpectIdle(*engine);
 }
 

@@ -1,12 +1,20 @@
 #include "engine/fair_queue.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace df {
 
 Status WeightsUnavailable(const Sequence& sequence, const Status& failure) {
   return Unavailable("the variant \"" + sequence.request.variant_name +
                      "\" cannot be served now: " + failure.message());
+}
+
+Status WeightsLate(const Sequence& sequence, int64_t waited_us) {
+  return Unavailable("the variant \"" + sequence.request.variant_name +
+                     "\" cannot be served now: its weights were not " + "there within " +
+                     std::to_string(waited_us / 1'000'000) +
+                     " s (variant-wait-timeout); they are still wanted: try again later");
 }
 
 size_t CostTokens(const Sequence& sequence) {
@@ -63,6 +71,7 @@ std::unique_ptr<Sequence> FairQueue::Remove(const Sequence& sequence) {
   std::unique_ptr<Sequence> removed = TakeOut(line, sequence.arrival);
   if (line.waiting.empty()) {
     if (line.claim.weights() != nullptr) --n_claims_;
+    if (line.generation != nullptr) line.generation->EndAsk();
     lines_.erase(found);
   } else if (was_head && line.is_cold) {
     cold_.emplace(line.order, &line);
@@ -76,6 +85,7 @@ std::vector<std::unique_ptr<Sequence>> FairQueue::RemoveAll() {
   std::vector<std::unique_ptr<Sequence>> removed;
   for (auto& [generation, line] : lines_) {
     for (auto& [arrival, sequence] : line.waiting) removed.push_back(std::move(sequence));
+    if (line.generation != nullptr) line.generation->EndAsk();
   }
   turns_.clear();
   cold_.clear();
@@ -125,10 +135,15 @@ bool FairQueue::Ask(Line& line, int64_t now_us, std::vector<FailedSequence>& fai
     Fail(line, attempt.failure, failed);
   } else if (!line.is_cold) {
     turns_.erase(line.turn);
-    line.is_cold = true;
-    cold_.emplace(line.order, &line);
+    TurnCold(line, now_us);
   }
   return false;
+}
+
+void FairQueue::TurnCold(Line& line, int64_t now_us) {
+  line.is_cold = true;
+  line.cold_since_us = now_us;
+  cold_.emplace(line.order, &line);
 }
 
 void FairQueue::Fail(Line& line, const Status& failure, std::vector<FailedSequence>& failed) {
@@ -153,7 +168,7 @@ void FairQueue::AskForCold(int64_t now_us, std::vector<FailedSequence>& failed) 
   }
 }
 
-void FairQueue::DropClaims() {
+void FairQueue::DropClaims(int64_t now_us) {
   if (n_claims_ == 0) return;
   for (auto at = turns_.begin(); at != turns_.end();) {
     Line& line = *at->second;
@@ -163,10 +178,30 @@ void FairQueue::DropClaims() {
     }
     at = turns_.erase(at);
     line.claim.End();
-    line.is_cold = true;
-    cold_.emplace(line.order, &line);
+    TurnCold(line, now_us);
   }
   n_claims_ = 0;
+}
+
+// Heads have come first, so they are overdue first.
+void FairQueue::FailOverdue(int64_t now_us, int64_t longest_us, std::vector<FailedSequence>& failed) {
+  for (auto at = cold_.begin(); at != cold_.end();) {
+    Line& line = *(at++)->second;  // its last one takes it away
+    while (!line.waiting.empty() && now_us - line.waits_since_us() >= longest_us) {
+      std::unique_ptr<Sequence> sequence = TakeOut(line, line.head().arrival);
+      Status cause = WeightsLate(*sequence, longest_us);
+      failed.push_back({.sequence = std::move(sequence), .cause = std::move(cause)});
+    }
+    if (!line.waiting.empty()) continue;
+    cold_.erase(line.order);
+    lines_.erase(line.generation.get());
+  }
+}
+
+int64_t FairQueue::NextOverdueUs(int64_t longest_us) const {
+  int64_t next_us = std::numeric_limits<int64_t>::max();
+  for (const auto& [order, line] : cold_) next_us = std::min(next_us, line->waits_since_us() + longest_us);
+  return next_us;
 }
 
 }  // namespace df

@@ -11,6 +11,7 @@
 #ifndef DELTAFOLD_ENGINE_FAIR_QUEUE_H_
 #define DELTAFOLD_ENGINE_FAIR_QUEUE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,8 +28,9 @@ struct FailedSequence {
   std::unique_ptr<Sequence> sequence;
   Status cause;
 };
-// What such a sequence is told.
+// What such a sequence is told; and one that has waited for its weights for as long as it may.
 Status WeightsUnavailable(const Sequence& sequence, const Status& failure);
+Status WeightsLate(const Sequence& sequence, int64_t waited_us);
 
 // What entering costs a line: prompt tokens and those that an answer may be expected to have.
 inline constexpr size_t kExpectedAnswerTokens = 256;
@@ -49,7 +51,11 @@ class FairQueue {
   // Cold lines ask for their weights.
   void AskForCold(int64_t now_us, std::vector<FailedSequence>& failed);
   // Gives claims back: others, older, need the room.
-  void DropClaims();
+  void DropClaims(int64_t now_us);
+  // Takes out whoever has waited for his weights for `longest_us`. His line's ask stands: the load goes on.
+  void FailOverdue(int64_t now_us, int64_t longest_us, std::vector<FailedSequence>& failed);
+  // When that is to be done next; INT64_MAX: nobody waits for weights.
+  int64_t NextOverdueUs(int64_t longest_us) const;
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
@@ -62,15 +68,19 @@ class FairQueue {
     GenerationRef generation;                               // null: the base
     ResidencyLease claim;
     bool is_cold = false;
+    int64_t cold_since_us = 0;
     uint64_t order = 0;   // of the lines' beginnings; within a round
     uint64_t round = 0;   // the deficit is that of this round
     int64_t deficit = 0;  // negative: in debt
     Turn turn = {0, 0};   // in turns_, unless cold
     const Sequence& head() const { return *waiting.begin()->second; }
+    // Since when the head waits for weights, of a cold line.
+    int64_t waits_since_us() const { return std::max(cold_since_us, head().submitted_us); }
   };
 
   void Join(Line& line);
   void Leave(Line& line);
+  void TurnCold(Line& line, int64_t now_us);
   void Fail(Line& line, const Status& failure, std::vector<FailedSequence>& failed);
   std::unique_ptr<Sequence> TakeOut(Line& line, uint64_t arrival);
   void PassRounds(Line& line, uint64_t round);

@@ -12,13 +12,16 @@ constexpr int64_t kLongestWaitUs = 3'600'000'000;  // no sum overflows
 }  // namespace
 
 Status Inbox::Submit(Submission submission) {
+  const GenerationRequest& request = submission.request;
+  submission.place = places_.TryTake(request.variant.get());
+  if (!submission.place.is_taken()) {
+    const std::string whose = request.variant == nullptr ? "the base" : "\"" + request.variant_name + "\"";
+    return ResourceExhausted("the queue of " + whose + " is full: " + std::to_string(places_.most_each()) +
+                             " requests are waiting for it; try again later");
+  }
   {
     const std::scoped_lock lock(mutex_);
     if (stopping_) return Unavailable("the engine is shutting down");
-    if (news_.submitted.size() + n_waiting_ >= max_queued_requests_) {
-      return ResourceExhausted("the queue is full: " + std::to_string(max_queued_requests_) +
-                               " requests are waiting; try again later");
-    }
     news_.submitted.push_back(std::move(submission));
   }
   arrived_.notify_one();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/queue_places.h"
 #include "engine/request.h"
 
 namespace df {
@@ -15,6 +16,7 @@ namespace df {
 struct Submission {
   GenerationRequest request;
   int64_t submitted_us = 0;
+  QueuePlaces::Place place = {};  // in its variant's line, from Inbox::Submit on
 };
 
 // What arrived since the last look.
@@ -27,9 +29,10 @@ struct News {
 // Thread-safe.
 class Inbox {
  public:
-  explicit Inbox(size_t max_queued_requests) : max_queued_requests_(max_queued_requests) {}
+  // Outlives all places.
+  explicit Inbox(size_t max_queued_requests) : places_(max_queued_requests) {}
 
-  // The only errors are kResourceExhausted (as many requests wait as may) and kUnavailable (stopping).
+  // The only errors are kResourceExhausted (as many requests wait for its variant as may) and kUnavailable (stopping).
   Status Submit(Submission submission);
   void Cancel(const std::string& id);
   void Wake();
@@ -44,7 +47,7 @@ class Inbox {
   size_t n_waiting() const;
 
  private:
-  const size_t max_queued_requests_;
+  QueuePlaces places_;
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   News news_;

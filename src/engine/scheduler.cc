@@ -55,6 +55,7 @@ std::span<const Piece> Scheduler::PlanStep(int64_t now_us) {
   PlanDecodes();
   PlanChunks();
   Ask(now_us);
+  if (options_.longest_weights_wait_us > 0) waiting_.FailOverdue(now_us, options_.longest_weights_wait_us, failed_);
   Admit(now_us);
   std::sort(pieces_.begin(), pieces_.end(), ByVariantPhaseArrival);
   return pieces_;
@@ -111,7 +112,7 @@ void Scheduler::Ask(int64_t now_us) {
   if (again) ask_again_us_ = now_us + kAskAgainUs;
   if (AskForReturning(again, now_us)) {
     // Those who wait for weights that are being waited for must hold none: the room may be what is missing.
-    waiting_.DropClaims();
+    waiting_.DropClaims(now_us);
     return;
   }
   if (!again) return;
@@ -165,6 +166,7 @@ bool Scheduler::TryEnter(std::unique_ptr<Sequence>& next, int64_t now_us) {
   if (sequence.ticket == 0) {
     sequence.ticket = ++last_ticket_;
     sequence.admitted_us = now_us;
+    sequence.place.End();
     const bool looked_up = sequence.prefix_domain != nullptr && sequence.n_prompt_to_tell() == 0;
     if (looked_up) stats_.prefix_queries += sequence.n_tokens();
     stats_.prefix_hits += sequence.n_cached;
@@ -188,7 +190,9 @@ bool Scheduler::TryTakeBlocks(Sequence& sequence) {
 
 int64_t Scheduler::NextEventUs() const {
   const int64_t deadline_us = by_deadline_.empty() ? kNever : by_deadline_.begin()->first;
-  return HasWork() ? std::min(deadline_us, ask_again_us_) : kNever;
+  const int64_t overdue_us =
+      options_.longest_weights_wait_us > 0 ? waiting_.NextOverdueUs(options_.longest_weights_wait_us) : kNever;
+  return HasWork() ? std::min({deadline_us, overdue_us, ask_again_us_}) : kNever;
 }
 
 std::unique_ptr<Sequence> Scheduler::Remove(const Sequence& sequence) {
@@ -199,9 +203,13 @@ std::unique_ptr<Sequence> Scheduler::Remove(const Sequence& sequence) {
 std::unique_ptr<Sequence> Scheduler::TakeOut(const Sequence& sequence) {
   if (entering_.get() == &sequence) return std::move(entering_);
   if (sequence.ticket == 0) return waiting_.Remove(sequence);
-  std::unique_ptr<Sequence> taken = TakeFrom(running_, sequence);
-  if (taken == nullptr) taken = TakeFrom(returning_, sequence);
+  if (std::unique_ptr<Sequence> taken = TakeFrom(running_, sequence); taken != nullptr) return taken;
+  std::unique_ptr<Sequence> taken = TakeFrom(returning_, sequence);
   DF_CHECK(taken != nullptr);
+  if (taken->NeedsWeights()) {
+    taken->request.variant->EndAsk();
+    AskAgain();  // others may wait for the same, and for a turn that was this one's
+  }
   return taken;
 }
 
@@ -234,6 +242,9 @@ std::vector<FailedSequence> Scheduler::TakeFailed() {
 
 Sequences Scheduler::RemoveAll() {
   Sequences removed = waiting_.RemoveAll();
+  for (const auto& sequence : returning_) {
+    if (sequence->NeedsWeights()) sequence->request.variant->EndAsk();
+  }
   for (Sequences* from : {&running_, &returning_}) {
     std::move(from->begin(), from->end(), std::back_inserter(removed));
     from->clear();

@@ -48,6 +48,8 @@ namespace df {
 struct SchedulerOptions {
   size_t max_num_seqs = 64;  // <= max_num_batched_tokens
   size_t max_num_batched_tokens = 512;
+  int64_t longest_weights_wait_us =
+      0;  // then who waits for weights and has not run yet has failed; 0 = as long as it takes
 };
 
 // The next `n_rows` tokens of a sequence, all of phase `phase`.

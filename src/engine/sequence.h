@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/kv_cache.h"
+#include "engine/queue_places.h"
 #include "engine/request.h"
 #include "kernels/linear.h"
 
@@ -39,8 +40,9 @@ struct Sequence {
   // Generated tokens' keys and values differ in rounding from those that a prompt of the same tokens would have: they
   // are shared only where that is allowed anyway.
   bool shares_answer = false;
-  ResidencyLease lease;  // of the variant; while in the running set, or next to enter it
-  bool is_cold = false;  // preempted, and was refused its weights since
+  ResidencyLease lease;      // of the variant; while in the running set, or next to enter it
+  bool is_cold = false;      // preempted, and was refused its weights since
+  QueuePlaces::Place place;  // in the line of its variant, until it enters the running set
 
   size_t n_tokens() const { return request.prompt.size() + generated.size(); }
   size_t n_pending() const { return n_tokens() - n_cached; }  // >= 1 between steps

@@ -79,6 +79,9 @@ class Generation {
   // A request for it begins: counted once as a lookup, and a hit when the weights are there; a load starts early, while
   // the request is queued. Thread-safe; never blocks.
   virtual void CountRequest(int64_t /*now_us*/) const {}
+  // Nobody waits for it any more who has asked or was counted, and got no lease: what was kept or is being cleared for
+  // him is others'. Thread-safe; never blocks.
+  virtual void EndAsk() const {}
 };
 using GenerationRef = std::shared_ptr<const Generation>;  // null: the base
 

@@ -55,23 +55,27 @@ void ResidencyCache::Forget(CacheId id) {
   Retire(id);
   Entry& entry = entries_.at(id);
   entry.forgotten = true;
-  entry.asked_us = -1;
+  entry.asked_us = entry.left_us = -1;
   if (entry.phase == Phase::kOut) entries_.erase(id);
 }
 
-// Bytes of everything pinned, of `content` and of all their parents.
-uint64_t ResidencyCache::BytesWithPins(CacheId id, const CacheContent& content) const {
-  std::set<CacheId> others = {content.parent};
-  for (const auto& [other, entry] : entries_) {
+ResidencyCache::Pins ResidencyCache::PinsOf() const {
+  Pins pins;
+  for (const auto& [id, entry] : entries_) {
     if (!entry.pinned) continue;
-    others.insert(other);
-    others.insert(entry.content.parent);
+    for (const CacheId one : {id, entry.content.parent}) {
+      if (one != kNoCacheId && pins.ids.insert(one).second) pins.bytes += entries_.at(one).content.bytes;
+    }
   }
-  others.erase(kNoCacheId);
-  others.erase(id);
-  uint64_t sum = content.bytes;
-  for (const CacheId other : others) sum += entries_.at(other).content.bytes;
-  return sum;
+  return pins;
+}
+
+// Bytes of everything pinned, of `content` and of all their parents.
+uint64_t ResidencyCache::BytesWithPins(const Pins& pins, CacheId id, const CacheContent& content) const {
+  uint64_t sum = pins.bytes;
+  if (!pins.ids.contains(id)) sum += content.bytes;
+  const bool needs_parent = content.parent != kNoCacheId && !pins.ids.contains(content.parent);
+  return needs_parent ? sum + entries_.at(content.parent).content.bytes : sum;
 }
 
 Status ResidencyCache::CheckBudget(uint64_t own_bytes, uint64_t needed_bytes) const {
@@ -82,12 +86,12 @@ Status ResidencyCache::CheckBudget(uint64_t own_bytes, uint64_t needed_bytes) co
 }
 
 Status ResidencyCache::CheckFits(const CacheContent& content) const {
-  return CheckBudget(content.bytes, BytesWithPins(kNoCacheId, content));
+  return CheckBudget(content.bytes, BytesWithPins(PinsOf(), kNoCacheId, content));
 }
 
 Status ResidencyCache::CheckFits(CacheId id) const {
   const CacheContent& content = entries_.at(id).content;
-  return CheckBudget(content.bytes, BytesWithPins(id, content));
+  return CheckBudget(content.bytes, BytesWithPins(PinsOf(), id, content));
 }
 
 Status ResidencyCache::SetPinned(CacheId id, bool pinned, int64_t now_us) {
@@ -144,8 +148,10 @@ std::set<CacheId> ResidencyCache::AutoPinned(int64_t now_us) const {
 }
 
 void ResidencyCache::Ask(Entry& entry, int64_t now_us) {
-  if (!IsAsked(entry, now_us) && !entry.pinned) entry.since_us = now_us;
+  const bool comes_back = entry.left_us >= 0 && now_us - entry.left_us < options_.interest_us;
+  if (!IsAsked(entry, now_us) && !entry.pinned && !comes_back) entry.since_us = now_us;
   entry.asked_us = now_us;
+  entry.left_us = -1;
 }
 
 void ResidencyCache::CountRequest(CacheId id, int64_t now_us) {
@@ -179,14 +185,18 @@ CacheGrant ResidencyCache::TryLease(CacheId id, int64_t now_us) {
     ++entry.n_leases;
     entry.rate = RateOf(entry, now_us) + 1;
     entry.rate_at_us = entry.last_used_us = now_us;
-    entry.asked_us = -1;
+    entry.asked_us = entry.left_us = -1;
     entry.awaited = false;
     return {.granted = true, .failure = {}};
   }
-  if (Status failure = FailureOf(entry, now_us); !failure.ok()) return {.granted = false, .failure = failure};
-  if (Status fits = CheckFits(id); !fits.ok()) return {.granted = false, .failure = fits};
-  Ask(entry, now_us);
-  return {};
+  Status failure = FailureOf(entry, now_us);
+  if (failure.ok()) failure = CheckFits(id);
+  if (failure.ok()) {
+    Ask(entry, now_us);
+  } else {
+    entry.asked_us = -1;  // he is told, and waits no more
+  }
+  return {.granted = false, .failure = std::move(failure)};
 }
 
 void ResidencyCache::EndLease(CacheId id, int64_t now_us) {
@@ -194,6 +204,14 @@ void ResidencyCache::EndLease(CacheId id, int64_t now_us) {
   DF_CHECK(entry.n_leases > 0);
   --entry.n_leases;
   entry.last_used_us = Now(now_us);
+}
+
+void ResidencyCache::EndAsk(CacheId id, int64_t now_us) {
+  now_us = Now(now_us);
+  Entry& entry = entries_.at(id);
+  if (!IsAsked(entry, now_us)) return;
+  entry.asked_us = -1;
+  entry.left_us = now_us;
 }
 
 void ResidencyCache::Prefetch(CacheId id, int64_t now_us) {
@@ -245,7 +263,7 @@ void ResidencyCache::LoadFailed(CacheId id, Status cause, int64_t now_us) {
   entry.retry_at_us = now_us + std::min(options_.longest_backoff_us, options_.first_backoff_us << doublings);
   entry.answered = !IsAsked(entry, now_us) && !HasWantedChild(id, now_us);
   entry.failure = std::move(cause);
-  entry.asked_us = -1;
+  entry.asked_us = entry.left_us = -1;
   if (entry.pinned) entry.since_us = entry.retry_at_us;
   Release(id);
 }
@@ -297,6 +315,7 @@ CacheEntryView ResidencyCache::View(CacheId id, int64_t now_us) const {
       .wanted = IsAsked(entry, now_us),
       .queued = entry.phase != Phase::kIn && entry.phase != Phase::kLoading &&
                 (IsAsked(entry, now_us) || entry.prefetch || entry.pinned),
+      .queued_since_us = entry.since_us,
       .reserved_bytes = entry.reserved_bytes,
       .n_leases = entry.n_leases,
       .requests_per_s = RateOf(entry, now_us) * std::numbers::ln2 * 1e6 / static_cast<double>(options_.half_life_us),

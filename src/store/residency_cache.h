@@ -8,10 +8,11 @@
 // Bytes are reserved by NextLoad and given back by Dropped or LoadFailed, so that the sum of reservations never exceeds
 // the budget, and what is reserved covers what is held at every moment.
 //
-// Progress: those who wait are served in the order in which they began to wait. For the first of them room is made by
-// eviction; when others' leases are in the way for longer than `patience_us`, enough leased generations, lowest score
-// first, take no new leases until they have gone. Only the operator's pins hold out, and what cannot fit beside them is
-// answered at once.
+// Progress: every choice follows one plan of rooms (residency_rooms.cc), made anew each time: those who wait get room
+// in the order in which they began to wait, out of what is free, what is leaving, what nobody leases, and, when others'
+// leases are in the way for longer than `patience_us`, what takes no new leases until it has gone. Whoever has to wait
+// for leases is overtaken by those who fit without it, for `overtake_us`, then by nobody who takes room from it. Only
+// the operator's pins hold out, and what cannot fit beside them is answered at once.
 #ifndef DELTAFOLD_STORE_RESIDENCY_CACHE_H_
 #define DELTAFOLD_STORE_RESIDENCY_CACHE_H_
 
@@ -38,13 +39,14 @@ std::string_view EvictionCauseName(EvictionCause cause);  // "budget", "idle", "
 
 struct CacheOptions {
   uint64_t budget_bytes = UINT64_MAX;
-  size_t max_loads = 2;                      // at once
+  size_t max_loads = 2;                      // at once, and rooms that are made at once
   size_t auto_pin = 6;                       // the most wanted: go last and never for idleness
   int64_t idle_timeout_us = 600'000'000;     // 0 = never
   int64_t half_life_us = 300'000'000;        // of request rates
   int64_t first_backoff_us = 1'000'000;      // after a failed load, doubling
   int64_t longest_backoff_us = 300'000'000;  //
-  int64_t patience_us = 2'000'000;           // that the first in the queue has with others' leases
+  int64_t patience_us = 2'000'000;           // that who waits has with others' leases, and what came in at least
+  int64_t overtake_us = 10'000'000;          // >= patience_us: so long others take room that a waiter cannot use yet
   int64_t interest_us = 30'000'000;          // an ask that is not repeated is forgotten: the engine's longest step
 };
 
@@ -68,6 +70,7 @@ struct CacheEntryView {
   bool draining = false;  // resident, takes no new leases
   bool wanted = false;    // by a request that has no lease
   bool queued = false;    // to be loaded: wanted, prefetched or pinned, and not there
+  int64_t queued_since_us = 0;
   uint64_t reserved_bytes = 0;
   uint64_t n_leases = 0;
   double requests_per_s = 0;
@@ -105,7 +108,11 @@ class ResidencyCache {
   void CountRequest(CacheId id, int64_t now_us);  // once a request, when it begins: statistics, and an ask
   CacheGrant TryLease(CacheId id, int64_t now_us);
   void EndLease(CacheId id, int64_t now_us);
-  void Prefetch(CacheId id, int64_t now_us);  // loaded when it is its turn, though nobody waits
+  // Nobody waits for it any more: no room is made for it. Who asks again within `interest_us` has his former turn.
+  void EndAsk(CacheId id, int64_t now_us);
+  // Loaded though nobody waits, when nobody waits for room: into free room, or that of what nobody leases and nobody
+  // has used for `patience_us`.
+  void Prefetch(CacheId id, int64_t now_us);
   // Leaves now. kFailedPrecondition while pinned, leased, loading or the parent of a resident one. Fine when not there.
   Status Evict(CacheId id, int64_t now_us);
 
@@ -148,6 +155,7 @@ class ResidencyCache {
     double rate = 0;                // requests a half-life, decayed to rate_at_us
     int64_t rate_at_us = 0;
     int64_t asked_us = -1;  // the last ask without a lease since the last lease; -1 = none
+    int64_t left_us = -1;   // when its ask was ended, and not repeated since; -1 = it was not
     int64_t since_us = 0;   // when it began to be wanted
     int64_t last_used_us = -1, in_since_us = 0, load_started_us = 0, load_us = 0;
     Status failure;
@@ -157,8 +165,26 @@ class ResidencyCache {
   };
 
   struct Wanted {
-    CacheId load = kNoCacheId;    // what is loaded next
-    CacheId waiter = kNoCacheId;  // for whom: itself or a child
+    CacheId load = kNoCacheId;  // what is loaded next
+    bool is_asked = false;      // else prefetched
+    int64_t since_us = 0;       // by whom it is for: itself or a child
+  };
+  // What is pinned and what that sits on: it stays.
+  struct Pins {
+    std::set<CacheId> ids;
+    uint64_t bytes = 0;
+  };
+  struct Candidate;
+  struct Claims;
+  struct Choice {
+    bool leased = false;
+    int64_t unused_since_us = 0;  // only those that nobody has used after that
+  };
+  // Who gets which room, decided at one moment.
+  struct RoomPlan {
+    CacheId load = kNoCacheId;     // the first that has its room
+    std::vector<CacheId> victims;  // go now
+    std::set<CacheId> closed;      // take no new leases: victims, and those whose leases somebody waits for
   };
 
   int64_t Now(int64_t now_us) { return latest_us_ = std::max(latest_us_, now_us); }
@@ -168,19 +194,24 @@ class ResidencyCache {
   bool HasWantedChild(CacheId id, int64_t now_us) const;
   double RateOf(const Entry& entry, int64_t now_us) const;
   double ScoreOf(const Entry& entry, int64_t now_us) const;
-  uint64_t BytesWithPins(CacheId id, const CacheContent& content) const;
+  Pins PinsOf() const;
+  uint64_t BytesWithPins(const Pins& pins, CacheId id, const CacheContent& content) const;
   Status CheckBudget(uint64_t own_bytes, uint64_t needed_bytes) const;
   Status FailureOf(Entry& entry, int64_t now_us);
   void Ask(Entry& entry, int64_t now_us);
-  Wanted NextWanted(int64_t now_us) const;
+  std::vector<Wanted> WantedInOrder(int64_t now_us) const;
   CacheId LoadFor(CacheId id, const Entry& entry, int64_t now_us) const;
+  RoomPlan PlanRooms(int64_t now_us) const;
+  std::vector<Candidate> CandidatesInOrder(int64_t now_us) const;
+  uint64_t Choose(const Choice& choice, uint64_t missing_bytes, Claims& claims,
+                  std::vector<const Candidate*>& chosen) const;
+  bool PlanAtOnce(const Wanted& wanted, int64_t now_us, Claims& claims, RoomPlan& plan) const;
+  void PlanOverLeases(const Wanted& wanted, int64_t now_us, Claims& claims, RoomPlan& plan) const;
   bool CanLeave(const Entry& entry) const;
-  bool CouldLeave(CacheId id, const Entry& entry, CacheId needed, int64_t now_us) const;
+  bool CouldLeave(const Entry& entry, int64_t now_us) const;
+  bool MayDrain(const Entry& entry, int64_t now_us) const;
   std::optional<EvictionCause> WhyUnneeded(CacheId id, const Entry& entry, const std::set<CacheId>& auto_pinned,
                                            int64_t now_us) const;
-  CacheId ChooseForRoom(const std::set<CacheId>& auto_pinned, int64_t now_us);
-  void Drain(const Wanted& wanted, uint64_t missing_bytes, int64_t now_us);
-  bool MayDrain(const Entry& entry, int64_t now_us) const;
   void SetDraining(Entry& entry, bool draining, int64_t now_us);
   CacheId HandOut(CacheId id);
   void Leave(CacheId id, EvictionCause cause);

@@ -5,57 +5,11 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "store/residency_fixture.h"
 #include "testing/status_matchers.h"
 
 namespace df {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000;
-
-// A cache whose loads and drops are done at once unless a test holds them back.
-struct Driven {
-  explicit Driven(CacheOptions options) : cache(options) {}
-
-  CacheId Add(uint64_t bytes, CacheId parent = kNoCacheId) { return cache.Add({.bytes = bytes, .parent = parent}); }
-  // Drops and loads until there is nothing to do; the ids loaded, in order.
-  std::vector<CacheId> Settle() {
-    std::vector<CacheId> loaded;
-    for (;;) {
-      EXPECT_EQ(cache.CheckInvariants(), "");
-      if (const auto id = cache.NextDrop(now_us)) {
-        cache.Dropped(*id, now_us);
-      } else if (const auto load = cache.NextLoad(now_us)) {
-        cache.LoadDone(*load, cache.View(*load, now_us).reserved_bytes, now_us);
-        loaded.push_back(*load);
-      } else {
-        return loaded;
-      }
-    }
-  }
-  bool Lease(CacheId id) { return cache.TryLease(id, now_us).granted; }
-  void UseOnce(CacheId id) {
-    if (!Lease(id)) {
-      Settle();
-      ASSERT_TRUE(Lease(id));
-    }
-    cache.EndLease(id, now_us);
-  }
-  void Fail(CacheId id, Status cause) {
-    ASSERT_EQ(cache.NextLoad(now_us), id);
-    cache.LoadFailed(id, std::move(cause), now_us);
-  }
-  ResidencyState State(CacheId id) const { return cache.View(id, now_us).state; }
-  bool IsIn(CacheId id) const { return State(id) == ResidencyState::kResident; }
-
-  ResidencyCache cache;
-  int64_t now_us = kSecond;
-};
-
-CacheOptions Budget(uint64_t bytes) {
-  CacheOptions options;
-  options.budget_bytes = bytes;
-  return options;
-}
 
 TEST(ResidencyCache, LoadsWhatIsAskedForOnceAndLeasesItToEverybody) {
   Driven driven(Budget(100));
@@ -296,6 +250,57 @@ TEST(ResidencyCache, SaysThatLeasesAreGivenAgainWhenAnOperatorPins) {
   DF_EXPECT_OK(driven.cache.SetPinned(draining.busy, true, driven.now_us));
   EXPECT_TRUE(driven.cache.TakeReopened());
   EXPECT_TRUE(driven.Lease(draining.busy));
+}
+
+TEST(ResidencyCache, SaysThatLeasesAreGivenAgainWhenNobodyWaitsForTheOtherAnyMore) {
+  Draining draining;
+  Driven& driven = draining.driven;
+  driven.cache.EndAsk(draining.waiting, driven.now_us);
+  EXPECT_TRUE(driven.Settle().empty());
+  EXPECT_TRUE(driven.cache.TakeReopened());
+  EXPECT_TRUE(driven.Lease(draining.busy));
+}
+
+TEST(ResidencyCache, NothingIsLoadedForWhoHasGone) {
+  Driven driven(Budget(60));
+  const CacheId id = driven.Add(60);
+  EXPECT_FALSE(driven.Lease(id));
+  driven.cache.EndAsk(id, driven.now_us);
+  EXPECT_FALSE(driven.cache.View(id, driven.now_us).wanted);
+  EXPECT_TRUE(driven.Settle().empty());
+}
+
+TEST(ResidencyCache, WhoComesBackSoonHasHisFormerTurn) {
+  Driven driven(Budget(60));
+  const CacheId busy = driven.Add(60), first = driven.Add(60), second = driven.Add(60);
+  driven.UseOnce(busy);
+  ASSERT_TRUE(driven.Lease(busy));
+  EXPECT_FALSE(driven.Lease(first));
+  driven.now_us += kSecond;
+  EXPECT_FALSE(driven.Lease(second));
+  driven.cache.EndAsk(first, driven.now_us);
+  driven.now_us += 29 * kSecond;
+  EXPECT_FALSE(driven.Lease(first));
+  EXPECT_FALSE(driven.Lease(second));
+  driven.cache.EndLease(busy, driven.now_us);
+  EXPECT_EQ(driven.Settle(), std::vector{first});
+}
+
+TEST(ResidencyCache, WhoComesBackLateWaitsAnew) {
+  Driven driven(Budget(60));
+  const CacheId busy = driven.Add(60), first = driven.Add(60), second = driven.Add(60);
+  driven.UseOnce(busy);
+  ASSERT_TRUE(driven.Lease(busy));
+  EXPECT_FALSE(driven.Lease(first));
+  driven.now_us += kSecond;
+  EXPECT_FALSE(driven.Lease(second));
+  driven.cache.EndAsk(first, driven.now_us);
+  driven.now_us += 20 * kSecond;
+  EXPECT_FALSE(driven.Lease(second));
+  driven.now_us += 15 * kSecond;
+  EXPECT_FALSE(driven.Lease(first));
+  driven.cache.EndLease(busy, driven.now_us);
+  EXPECT_EQ(driven.Settle(), std::vector{second});
 }
 
 TEST(ResidencyCache, HasNothingToSayWhenNobodyWasRefused) {

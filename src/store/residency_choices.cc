@@ -1,4 +1,4 @@
-// ResidencyCache's choices: what is loaded next and what has to go.
+// ResidencyCache's choices: what is loaded next and what has to go. Whose room it is: residency_rooms.cc.
 #include <tuple>
 
 #include "base/check.h"
@@ -15,31 +15,30 @@ CacheId ResidencyCache::LoadFor(CacheId id, const Entry& entry, int64_t now_us) 
 }
 
 // In order of waiting; those whom nobody waits for come last.
-ResidencyCache::Wanted ResidencyCache::NextWanted(int64_t now_us) const {
-  using Order = std::tuple<bool, int64_t, CacheId>;  // nobody waits, since, id
-  std::optional<Order> first;
-  Wanted next;
+std::vector<ResidencyCache::Wanted> ResidencyCache::WantedInOrder(int64_t now_us) const {
+  const Pins pins = PinsOf();
+  std::vector<std::tuple<bool, int64_t, CacheId, CacheId>> order;  // nobody waits, since, id, what to load
   for (const auto& [id, entry] : entries_) {
     const bool is_asked = entry.pinned || IsAsked(entry, now_us);
     if (entry.phase != Phase::kOut || (!is_asked && !entry.prefetch) || IsFailing(entry, now_us)) continue;
-    const Order order = {!is_asked, entry.since_us, id};
-    if (first && *first < order) continue;
-    if (!CheckFits(id).ok()) continue;
+    if (BytesWithPins(pins, id, entry.content) > options_.budget_bytes) continue;
     const CacheId load = LoadFor(id, entry, now_us);
-    if (load == kNoCacheId) continue;
-    first = order;
-    next = {.load = load, .waiter = id};
+    if (load != kNoCacheId) order.emplace_back(!is_asked, entry.since_us, id, load);
   }
-  return next;
+  std::sort(order.begin(), order.end());
+  std::vector<Wanted> wanted;
+  for (const auto& [is_prefetched, since_us, id, load] : order) {
+    wanted.push_back({.load = load, .is_asked = !is_prefetched, .since_us = since_us});
+  }
+  return wanted;
 }
 
 std::optional<CacheId> ResidencyCache::NextLoad(int64_t now_us) {
   now_us = Now(now_us);
   if (n_loading_ >= options_.max_loads) return std::nullopt;
-  const CacheId id = NextWanted(now_us).load;
+  const CacheId id = PlanRooms(now_us).load;
   if (id == kNoCacheId) return std::nullopt;
   Entry& entry = entries_.at(id);
-  if (options_.budget_bytes - reserved_bytes_ < entry.content.bytes) return std::nullopt;
   if (entry.content.parent != kNoCacheId) entries_.at(entry.content.parent).children_in.insert(id);
   reserved_bytes_ += entry.content.bytes;
   entry.reserved_bytes = entry.content.bytes;
@@ -52,16 +51,6 @@ std::optional<CacheId> ResidencyCache::NextLoad(int64_t now_us) {
 
 bool ResidencyCache::CanLeave(const Entry& entry) const {
   return entry.phase == Phase::kIn && !entry.pinned && entry.n_leases == 0 && entry.children_in.empty();
-}
-
-// Whether room may be made of it without waiting for anybody, its children going first. `needed` stays: the parent of
-// what the room is for. What was loaded for somebody stays until it was leased once or is asked for no more.
-bool ResidencyCache::CouldLeave(CacheId id, const Entry& entry, CacheId needed, int64_t now_us) const {
-  if (entry.phase == Phase::kLeaving) return true;
-  if (entry.phase != Phase::kIn || entry.pinned || entry.n_leases > 0 || id == needed) return false;
-  if (IsAwaited(entry, now_us)) return false;
-  return std::all_of(entry.children_in.begin(), entry.children_in.end(),
-                     [&](CacheId child) { return CouldLeave(child, entries_.at(child), needed, now_us); });
 }
 
 std::optional<EvictionCause> ResidencyCache::WhyUnneeded(CacheId id, const Entry& entry,
@@ -89,10 +78,14 @@ std::optional<CacheId> ResidencyCache::NextDrop(int64_t now_us) {
     Leave(id, *cause);
     return HandOut(id);
   }
-  const CacheId victim = ChooseForRoom(auto_pinned, now_us);
-  if (victim == kNoCacheId) return std::nullopt;
-  Leave(victim, EvictionCause::kBudget);
-  return HandOut(victim);
+  const RoomPlan plan = PlanRooms(now_us);
+  for (auto& [id, entry] : entries_) SetDraining(entry, plan.closed.contains(id), now_us);
+  for (const CacheId victim : plan.victims) {
+    if (!CanLeave(entries_.at(victim))) continue;  // its children first
+    Leave(victim, EvictionCause::kBudget);
+    return HandOut(victim);
+  }
+  return std::nullopt;
 }
 
 CacheId ResidencyCache::HandOut(CacheId id) {
@@ -100,69 +93,9 @@ CacheId ResidencyCache::HandOut(CacheId id) {
   return id;
 }
 
-// The next to go for the first in the queue; none when it has room, will have it when others have left, or has to wait.
-CacheId ResidencyCache::ChooseForRoom(const std::set<CacheId>& auto_pinned, int64_t now_us) {
-  const Wanted wanted = NextWanted(now_us);
-  const Entry* target = wanted.load == kNoCacheId ? nullptr : &entries_.at(wanted.load);
-  const uint64_t free_bytes = options_.budget_bytes - reserved_bytes_;
-  if (target == nullptr || target->content.bytes <= free_bytes + leaving_bytes_) {
-    for (auto& [id, entry] : entries_) SetDraining(entry, false, now_us);
-    return kNoCacheId;
-  }
-  const uint64_t missing_bytes = target->content.bytes - free_bytes - leaving_bytes_;
-  uint64_t evictable_bytes = 0;
-  std::optional<std::tuple<bool, double, int64_t, CacheId>> first;  // auto-pinned, score, last used
-  for (const auto& [id, entry] : entries_) {
-    if (entry.phase != Phase::kIn || !CouldLeave(id, entry, target->content.parent, now_us)) continue;
-    evictable_bytes += entry.reserved_bytes;
-    if (!CanLeave(entry)) continue;  // its children first
-    const std::tuple order(auto_pinned.contains(id), ScoreOf(entry, now_us), entry.last_used_us, id);
-    if (!first || order < *first) first = order;
-  }
-  if (evictable_bytes >= missing_bytes) return first ? std::get<CacheId>(*first) : kNoCacheId;
-  Drain(wanted, missing_bytes - evictable_bytes, now_us);
-  return kNoCacheId;
-}
-
-// Leased ones that take no new leases until there is room: the same as before first, then by score. Only a request or a
-// pin that has waited long enough does that to others, and not to one that has just come.
-void ResidencyCache::Drain(const Wanted& wanted, uint64_t missing_bytes, int64_t now_us) {
-  const CacheId needed = entries_.at(wanted.load).content.parent;
-  std::vector<std::tuple<bool, double, CacheId>> order;
-  for (const auto& [id, entry] : entries_) {
-    if (entry.phase == Phase::kIn && id != needed && MayDrain(entry, now_us) &&
-        !CouldLeave(id, entry, needed, now_us)) {
-      order.emplace_back(!entry.draining, ScoreOf(entry, now_us), id);
-    }
-  }
-  std::sort(order.begin(), order.end());
-  const Entry& waiter = entries_.at(wanted.waiter);
-  const bool is_asked = waiter.pinned || IsAsked(waiter, now_us);
-  if (!is_asked || now_us - waiter.since_us < options_.patience_us) order.clear();
-  std::set<CacheId> chosen;
-  for (const auto& [is_next, score, id] : order) {
-    if (missing_bytes == 0) break;
-    const Entry& entry = entries_.at(id);
-    chosen.insert(id);
-    chosen.insert(entry.children_in.begin(), entry.children_in.end());
-    missing_bytes -= std::min(missing_bytes, entry.reserved_bytes);
-  }
-  for (auto& [id, entry] : entries_) {
-    SetDraining(entry, entry.phase == Phase::kIn && chosen.contains(id), now_us);
-  }
-}
-
 void ResidencyCache::SetDraining(Entry& entry, bool draining, int64_t now_us) {
   if (entry.draining && !draining && IsAsked(entry, now_us)) reopened_ = true;
   entry.draining = draining;
-}
-
-bool ResidencyCache::MayDrain(const Entry& entry, int64_t now_us) const {
-  if (entry.pinned || IsAwaited(entry, now_us) || now_us - entry.in_since_us < options_.patience_us) return false;
-  return std::all_of(entry.children_in.begin(), entry.children_in.end(), [&](CacheId child) {
-    const Entry& other = entries_.at(child);
-    return other.phase == Phase::kLeaving || (other.phase == Phase::kIn && MayDrain(other, now_us));
-  });
 }
 
 std::string ResidencyCache::CheckInvariants() const {

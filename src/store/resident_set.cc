@@ -39,6 +39,7 @@ constexpr auto kIdleTick = std::chrono::seconds(1);
 StoredGeneration::~StoredGeneration() { set_->Forget(id_, info_.digest); }
 LeaseAttempt StoredGeneration::TryLease(int64_t now_us) const { return set_->TryLease(id_, now_us); }
 void StoredGeneration::CountRequest(int64_t now_us) const { set_->CountRequest(id_, now_us); }
+void StoredGeneration::EndAsk() const { set_->EndAsk(id_); }
 
 std::shared_ptr<const VariantSource> StoredGeneration::source() const {
   const std::scoped_lock lock(source_mutex_);
@@ -155,14 +156,17 @@ Status ResidentSet::SetPinned(const StoredGeneration& generation, bool pinned) {
 
 Status ResidentSet::MovePin(const StoredGeneration* from, const StoredGeneration& to) {
   Status moved;
+  bool reopened = false;
   {
     const std::scoped_lock lock(mutex_);
     const int64_t now_us = clock_->NowUs();
     if (from != nullptr) DF_CHECK(cache_.SetPinned(from->id(), false, now_us).ok());
     moved = cache_.SetPinned(to.id(), true, now_us);
     if (!moved.ok() && from != nullptr) DF_CHECK(cache_.SetPinned(from->id(), true, now_us).ok());
+    reopened = cache_.TakeReopened();
   }
   WakeAll();
+  if (reopened) Wake();
   return moved;
 }
 
@@ -245,6 +249,15 @@ void ResidentSet::CountRequest(CacheId id, int64_t now_us) {
     cache_.CountRequest(id, now_us);
   }
   loaders_.notify_one();
+  dropper_.notify_one();
+}
+
+// The dropper looks: what was closed for him takes leases again.
+void ResidentSet::EndAsk(CacheId id) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.EndAsk(id, clock_->NowUs());
+  }
   dropper_.notify_one();
 }
 

@@ -35,6 +35,7 @@ class StoredGeneration final : public Generation {
   const GenerationInfo& info() const override { return info_; }
   LeaseAttempt TryLease(int64_t now_us) const override;
   void CountRequest(int64_t now_us) const override;
+  void EndAsk() const override;
   CacheId id() const { return id_; }
   const GenerationRef& parent() const { return parent_; }
   // The files that it is packed from: those of this content that were opened last.
@@ -119,6 +120,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   LeaseAttempt TryLease(CacheId id, int64_t now_us);
   void EndLease(CacheId id);
   void CountRequest(CacheId id, int64_t now_us);
+  void EndAsk(CacheId id);
   void Forget(CacheId id, const std::string& digest);
   void LoadLoop();
   void LoadOne(KernelContext& context, CacheId id, std::unique_lock<std::mutex>& lock);

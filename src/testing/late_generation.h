@@ -20,8 +20,10 @@ class LateGeneration final : public Generation {
     return has_come ? fixed_->TryLease(now_us) : LeaseAttempt{};
   }
 
+  void EndAsk() const override { ++n_ended_asks; }
+
   std::atomic<bool> has_come = false, fails = false;
-  mutable std::atomic<int> n_asks = 0;
+  mutable std::atomic<int> n_asks = 0, n_ended_asks = 0;
 
  private:
   const GenerationRef fixed_;

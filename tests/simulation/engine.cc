@@ -24,12 +24,16 @@ Engine::Engine(Environment& environment, const Store& store)
 Status Engine::Submit(GenerationRequest request) {
   DF_RETURN_IF_ERROR(
       CheckRequest(request, {.context_tokens = environment_.plan.context_tokens, .vocab = environment_.plan.vocab}));
-  DF_RETURN_IF_ERROR(inbox_.Submit({.request = std::move(request), .submitted_us = environment_.now_us()}));
-  if (inbox_.n_waiting() > environment_.plan.max_queued_requests) {
-    environment_.verdict.Break("I8", "more requests wait than may");
+  const std::string digest = request.variant == nullptr ? "" : request.variant->info().digest;
+  const bool has_room = WaitingFor(digest) < environment_.plan.max_queued_requests;
+  const Status sent = inbox_.Submit({.request = std::move(request), .submitted_us = environment_.now_us()});
+  if (sent.ok()) ++submitted_[digest];
+  if (sent.ok() && !has_room) environment_.verdict.Break("I8", "more requests wait for one variant than may");
+  if (sent.code() == StatusCode::kResourceExhausted && has_room) {
+    environment_.verdict.Break("I7", "a request of \"" + digest + "\" is refused because others wait for others");
   }
-  Nudge();
-  return Status::Ok();
+  if (sent.ok()) Nudge();
+  return sent;
 }
 
 void Engine::Cancel(const std::string& id) {
@@ -64,6 +68,7 @@ void Engine::Turn() {
   if (news.woken) scheduler_.AskAgain();
   Plan();
   CheckNews(news);
+  CheckOverdue();
   inbox_.SetWaiting(scheduler_.n_waiting());
   if (is_stepping_) {
     const int64_t step_us = steps_.Between(environment_.plan.least_step_us, environment_.plan.longest_step_us);
@@ -78,11 +83,13 @@ void Engine::Turn() {
 }
 
 void Engine::Accept(News& news) {
+  submitted_.clear();
   for (Submission& submission : news.submitted) {
     auto sequence = MakeSequence(std::move(submission.request),
                                  {.context_tokens = environment_.plan.context_tokens, .vocab = environment_.plan.vocab},
                                  submission.submitted_us, blocks_);
     sequence->arrival = n_accepted_++;
+    sequence->place = std::move(submission.place);
     if (environment_.plan.caches_prefixes) SharePrefix(*sequence);
     Live live = {.sequence = sequence.get(),
                  .digest = sequence->request.variant == nullptr ? "" : sequence->request.variant->info().digest,

@@ -36,6 +36,7 @@ class Engine {
     size_t n_before = 0;         // of its variant, waiting, when it came
     uint64_t n_preemptions = 0;  // of all, until then
     int64_t since_us = 0;        // awake time
+    int64_t cold_us = -1;        // since when it has been seen waiting for nothing but its weights; -1 = not so
   };
   const std::map<uint64_t, Live>& live() const { return live_; }  // by arrival
   const KvBlocks& blocks() const { return blocks_; }
@@ -61,6 +62,8 @@ class Engine {
   void CheckPlan(std::span<const Piece> pieces) const;
   void CheckClaims() const;
   void CheckAdmissions();
+  void CheckOverdue();
+  size_t WaitingFor(const std::string& digest) const;
   int64_t AgingBoundUs(const Live& live) const;
 
   Environment& environment_;
@@ -75,7 +78,8 @@ class Engine {
   bool is_stepping_ = false, is_stopped_ = false, is_healthy_ = false, is_nudged_ = false;
 
   std::map<uint64_t, Live> live_;
-  std::set<uint64_t> unadmitted_;  // arrivals without a ticket
+  std::set<uint64_t> unadmitted_;            // arrivals without a ticket
+  std::map<std::string, size_t> submitted_;  // by digest: not accepted yet
   int64_t turn_us_ = 0, longest_step_us_ = 0;
   size_t most_lines_ = 0, largest_cost_ = 1;
 };

@@ -37,6 +37,29 @@ void Engine::CheckNews(const News& news) const {
   }
 }
 
+size_t Engine::WaitingFor(const std::string& digest) const {
+  const auto submitted = submitted_.find(digest);
+  const auto n_accepted = std::count_if(unadmitted_.begin(), unadmitted_.end(),
+                                        [&](uint64_t arrival) { return live_.at(arrival).digest == digest; });
+  return static_cast<size_t>(n_accepted) + (submitted == submitted_.end() ? 0 : submitted->second);
+}
+
+// I8: nobody waits for weights for longer than he may. While nothing runs, all who are here wait for weights.
+void Engine::CheckOverdue() {
+  const int64_t longest_us = environment_.plan.scheduler.longest_weights_wait_us;
+  if (longest_us == 0) return;
+  for (auto& [arrival, live] : live_) {
+    const Sequence& sequence = *live.sequence;
+    if (sequence.ticket != 0 || sequence.request.variant == nullptr) continue;
+    const int64_t asked_us = store_.BooksOf(*sequence.request.variant).asked_us;
+    if (asked_us < 0 || asked_us > live.cold_us) live.cold_us = -1;
+    if (!is_stepping_ && live.cold_us < 0 && asked_us >= 0) live.cold_us = turn_us_;
+    if (live.cold_us >= 0 && turn_us_ - live.cold_us >= longest_us) {
+      environment_.verdict.Break("I8", "request " + sequence.request.id + " waits for weights for longer than it may");
+    }
+  }
+}
+
 // What a step may hold (scheduler.h): its rows, its places, a block for each, neighbours of one variant and phase.
 void Engine::CheckPlan(std::span<const Piece> pieces) const {
   const SchedulerOptions& options = environment_.plan.scheduler;

@@ -13,10 +13,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE, CHOICES = "src/store/residency_cache.cc", "src/store/residency_choices.cc"
+ROOMS = "src/store/residency_rooms.cc"
 REGISTRY = "src/store/registry.cc"
 SCHEDULER, QUEUE = "src/engine/scheduler.cc", "src/engine/fair_queue.cc"
 BLOCKS, INDEX, INBOX = "src/engine/kv_cache.cc", "src/engine/prefix_index.cc", "src/engine/inbox.cc"
-SEQUENCE = "src/engine/sequence.h"
+SEQUENCE, PLACES = "src/engine/sequence.h", "src/engine/queue_places.cc"
 MODEL_LOOP = "tests/simulation/engine.cc"
 
 # A hash of two bits changes nothing but the number of collisions: what is compared has to decide.
@@ -31,10 +32,11 @@ GUARDS = {
                               "entry.phase == Phase::kIn && entry.n_leases == 0")],
     "a parent stays while its children are there": [
         (CHOICES, "entry.n_leases == 0 && entry.children_in.empty();", "entry.n_leases == 0;")],
-    "the parent of what is to be loaded stays": [(CHOICES, "entry.n_leases > 0 || id == needed)", "entry.n_leases > 0)")],
+    "the parent of what is to be loaded stays": [
+        (ROOMS, "claims.kept.contains(candidate.id) ||", "")],
     "a child is loaded after its parent": [(CHOICES, "if (parent.phase == Phase::kIn) return id;", "return id;")],
     "a load needs room in the budget": [
-        (CHOICES, "if (options_.budget_bytes - reserved_bytes_ < entry.content.bytes) return std::nullopt;", "")],
+        (ROOMS, "if (bytes <= claims.free_bytes) {", "if (bytes <= claims.free_bytes + 1000) {")],
     "a load reserves before it starts": [(CHOICES, "reserved_bytes_ += entry.content.bytes;", "")],
     "one load a generation": [(CHOICES, "if (entry.phase != Phase::kOut || (!is_asked", "if ((!is_asked")],
     "no more loads at once than loaders": [
@@ -46,10 +48,24 @@ GUARDS = {
     "backing off takes time": [
         (CACHE, "now_us + std::min(options_.longest_backoff_us, options_.first_backoff_us << doublings)", "now_us")],
     "backing off doubles": [(CACHE, "options_.first_backoff_us << doublings", "options_.first_backoff_us")],
-    "what cannot fit beside pins holds nobody up": [(CHOICES, "if (!CheckFits(id).ok()) continue;", "")],
-    "who waits is served in order": [(CHOICES, "{!is_asked, entry.since_us, id}", "{!is_asked, 0, id}")],
-    "leased ones drain for who waits": [(CHOICES, "    chosen.insert(id);\n", "")],
-    "only unpinned ones drain": [(CHOICES, "if (entry.pinned || IsAwaited(entry, now_us) || now_us - entry.in_since_us",
+    "what cannot fit beside pins holds nobody up": [
+        (CHOICES, "if (BytesWithPins(pins, id, entry.content) > options_.budget_bytes) continue;", "")],
+    "who waits is served in order": [
+        (CHOICES, "order.emplace_back(!is_asked, entry.since_us, id, load)", "order.emplace_back(!is_asked, 0, id, load)")],
+    "who fits is not held up by who waits for leases": [
+        (ROOMS, "if (now_us - wanted.since_us < options_.overtake_us) {", "if (false) {")],
+    "who has waited long is overtaken no more": [
+        (ROOMS, "if (now_us - wanted.since_us < options_.overtake_us) {", "if (true) {")],
+    "a room's bytes are its own": [(ROOMS, "    claims.free_bytes -= bytes;\n", "")],
+    "a victim is one room's": [(ROOMS, "    claims.taken.insert(next->id);\n", "    if (choice.leased) claims.taken.insert(next->id);\n")],
+    "a prefetch waits for those who wait": [(ROOMS, "(!wanted.is_asked && claims.somebody_waits)", "false")],
+    "a prefetch moves nothing in use": [
+        (ROOMS, "wanted.is_asked ? now_us : now_us - options_.patience_us", "now_us")],
+    "who is told why not waits no more": [(CACHE, "    entry.asked_us = -1;  // he is told, and waits no more\n", "")],
+    "an ask can be ended": [(CACHE, "  if (!IsAsked(entry, now_us)) return;\n", "  if (true) return;\n")],
+    "leased ones drain for who waits": [
+        (ROOMS, "  for (const Candidate* one : leased) plan.closed.insert(one->id);\n", "")],
+    "only unpinned ones drain": [(ROOMS, "if (entry.pinned || IsAwaited(entry, now_us) || now_us - entry.in_since_us",
                                   "if (IsAwaited(entry, now_us) || now_us - entry.in_since_us")],
     "what drains takes no lease": [
         (CACHE, "if (entry.phase == Phase::kIn && !entry.draining) {\n    ++entry.n_leases;",
@@ -61,9 +77,9 @@ GUARDS = {
     "an ask is forgotten": [(CACHE, "entry.asked_us >= 0 && now_us - entry.asked_us < options_.interest_us",
                              "entry.asked_us >= 0")],
     "pins fit the budget together": [(CACHE, "    DF_RETURN_IF_ERROR(CheckFits(id));\n", "")],
-    "who cannot fit is told": [(CACHE, "if (Status fits = CheckFits(id); !fits.ok()) return", "if (Status fits; !fits.ok()) return")],
-    "who waited for a failed load is told": [(CACHE, "if (Status failure = FailureOf(entry, now_us); !failure.ok()) return",
-                                              "if (Status failure; !failure.ok()) return")],
+    "who cannot fit is told": [(CACHE, "if (failure.ok()) failure = CheckFits(id);", "")],
+    "who waited for a failed load is told": [
+        (CACHE, "Status failure = FailureOf(entry, now_us);", "Status failure;")],
     "an operator evicts nothing leased": [(CACHE, "if (entry.n_leases > 0) return FailedPrecondition(",
                                            "if (false) return FailedPrecondition(")],
     "an operator evicts nothing pinned": [(CACHE, "if (entry.pinned) return FailedPrecondition(",
@@ -104,7 +120,19 @@ GUARDS = {
     "lines take turns": [(QUEUE, "line.round + static_cast<uint64_t>((missing + quantum_ - 1) / quantum_), line.order}",
                           "0, line.order}")],
     "a turn is paid for": [(QUEUE, "    line.deficit -= static_cast<int64_t>(CostTokens(line.head()));\n", "")],
-    "a queue is bounded": [(INBOX, "if (news_.submitted.size() + n_waiting_ >= max_queued_requests_) {", "if (false) {")],
+    "a queue is bounded": [(PLACES, "if (n_taken >= most_each_) return {};", "")],
+    "each variant has a queue of its own": [(PLACES, "size_t& n_taken = n_taken_[line];", "size_t& n_taken = n_taken_[nullptr];"),
+                                            (PLACES, "n_taken_.find(line)", "n_taken_.find(nullptr)")],
+    "who enters gives its place in the queue back": [(SCHEDULER, "    sequence.place.End();\n", "")],
+    "who waits too long for weights is told": [
+        (SCHEDULER, "waiting_.FailOverdue(now_us, options_.longest_weights_wait_us, failed_);", ";")],
+    "waiting for weights ends when they are there": [
+        (QUEUE, "std::max(cold_since_us, head().submitted_us)", "head().submitted_us")],
+    "who waits too long is told in time": [
+        (SCHEDULER, "std::min({deadline_us, overdue_us, ask_again_us_})", "std::min(deadline_us, ask_again_us_)")],
+    "whoever goes is waited for no more": [
+        (QUEUE, "    if (line.generation != nullptr) line.generation->EndAsk();\n    lines_.erase(found);", "    lines_.erase(found);")],
+    "a preempted one that goes is waited for no more": [(SCHEDULER, "    taken->request.variant->EndAsk();\n", "")],
     # Keys and values.
     "a salt is part of a block's key": [(INDEX, "parts.generation_digest, parts.cache_salt}", "parts.generation_digest}")],
     "a generation is part of a block's key": [(INDEX, "parts.kv_dtype, parts.generation_digest,", "parts.kv_dtype,")],

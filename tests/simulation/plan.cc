@@ -42,7 +42,9 @@ void PlanStore(Draws& draws, Plan& plan) {
                 .first_backoff_us = draws.Between<int64_t>(1'000, 500'000),
                 .longest_backoff_us = draws.Between<int64_t>(500'000, 2'000'000),
                 .patience_us = draws.Between<int64_t>(10'000, 500'000),
+                .overtake_us = 0,
                 .interest_us = draws.Between<int64_t>(1'000'000, 6'000'000)};
+  plan.cache.overtake_us = plan.cache.patience_us + draws.Between<int64_t>(0, 1'000'000);
   plan.least_load_us = draws.Between<int64_t>(0, 20'000);
   plan.longest_load_us = plan.least_load_us + draws.Between<int64_t>(0, 200'000);
   plan.load_fault_per_mille = draws.PerMille(500) ? 0 : draws.Between<uint64_t>(10, 300);
@@ -57,6 +59,7 @@ void PlanEngine(Draws& draws, Plan& plan) {
   plan.n_blocks = n_least + (draws.PerMille(500) ? draws.Below(4) : draws.Below(40));
   plan.max_queued_requests = draws.Between<size_t>(4, 100);
   plan.vocab = draws.Between<size_t>(8, 64);
+  plan.scheduler.longest_weights_wait_us = draws.PerMille(500) ? 0 : draws.Between<int64_t>(1'000, 2'000'000);
   plan.caches_prefixes = draws.PerMille(850);
   plan.shares_answers = draws.PerMille(500);
   plan.least_step_us = draws.Between<int64_t>(200, 2'000);
@@ -101,6 +104,7 @@ void MakeSteady(size_t n, Plan& plan) {
     plan.names.push_back("name-" + std::to_string(i));
     plan.contents.push_back({.digest = "c" + std::to_string(i), .bytes = kBytes});
   }
+  plan.scheduler.longest_weights_wait_us = 0;
   plan.load_fault_per_mille = plan.refused_load = plan.step_fault_per_mille = 0;
   plan.stops_midway = plan.is_bursty = false;
   plan.change_us = 0;
@@ -137,6 +141,7 @@ void PlanContended(Draws& draws, Plan& plan) {
   plan.cache.budget_bytes = 2 * kBytes;
   plan.cache.interest_us = 400'000;
   plan.cache.patience_us = draws.Between<int64_t>(10'000, 100'000);
+  plan.cache.overtake_us = plan.cache.patience_us + draws.Between<int64_t>(0, 200'000);
   plan.scheduler = {.max_num_seqs = 8, .max_num_batched_tokens = 16};  // small turns: everybody has some running
   plan.context_tokens = 40;
   plan.n_blocks = 30;
@@ -155,6 +160,18 @@ void PlanContended(Draws& draws, Plan& plan) {
   plan.hot_per_mille = draws.Below(300);
 }
 
+// As contended, one of them as large as the whole cache and one of half of it: the others come and go past them.
+void PlanUneven(Draws& draws, Plan& plan) {
+  PlanContended(draws, plan);
+  plan.kind = Kind::kUneven;
+  plan.is_family = false;
+  MakeSteady(draws.Between<size_t>(4, 6), plan);
+  plan.cache.budget_bytes = 4 * kBytes;
+  plan.contents[plan.contents.size() - 1].bytes = 4 * kBytes;
+  plan.contents[plan.contents.size() - 2].bytes = 2 * kBytes;
+  plan.n_requests = 2000;
+}
+
 }  // namespace
 
 Plan MakePlan(uint64_t seed) {
@@ -168,6 +185,7 @@ Plan MakePlan(uint64_t seed) {
   const uint64_t kind = draws.Below(16);
   if (kind == 0) PlanSaturated(draws, plan);
   if (kind == 1) PlanContended(draws, plan);
+  if (kind == 2) PlanUneven(draws, plan);
   if (kind > 11) PlanTight(draws, plan);
   return plan;
 }

@@ -24,6 +24,7 @@ enum class Kind {
   kSaturated,  // a full queue for seconds, weights always there: is everybody's turn kept?
   kTight,      // long answers in a tiny KV pool: who is preempted comes back
   kContended,  // others' weights always in use: does the store make room?
+  kUneven,     // the same, of very different sizes: does the small one wait for the large, does the large one starve?
 };
 
 struct Plan {
@@ -39,7 +40,7 @@ struct Plan {
   SchedulerOptions scheduler;
   size_t n_blocks = 0;
   size_t context_tokens = 0;
-  size_t max_queued_requests = 0;
+  size_t max_queued_requests = 0;  // of one variant
   size_t vocab = 0;
   bool caches_prefixes = true, shares_answers = false;
   int64_t least_step_us = 0, longest_step_us = 0;

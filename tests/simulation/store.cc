@@ -28,6 +28,7 @@ SimulatedGeneration::SimulatedGeneration(Store& store, CacheId id, Source source
 SimulatedGeneration::~SimulatedGeneration() { store_.Forget(id_); }
 LeaseAttempt SimulatedGeneration::TryLease(int64_t now_us) const { return store_.TryLease(id_, now_us); }
 void SimulatedGeneration::CountRequest(int64_t now_us) const { store_.CountRequest(id_, now_us); }
+void SimulatedGeneration::EndAsk() const { store_.EndAsk(id_); }
 
 Store::Store(Environment& environment, std::function<void()> wake)
     : environment_(environment),
@@ -57,6 +58,38 @@ int64_t Store::longest_lease_us() const {
   return longest_us;
 }
 
+bool Store::IsOpen(CacheId id) const {
+  return books_.at(id).is_resident && !cache_.View(id, environment_.now_us()).draining;
+}
+
+bool Store::HasOpen(const std::string& digest) const {
+  return std::any_of(books_.begin(), books_.end(),
+                     [&](const auto& one) { return one.second.digest == digest && IsOpen(one.first); });
+}
+
+bool Store::IsPinned(CacheId id) const {
+  const auto all = registry_.List();
+  return std::any_of(all.begin(), all.end(), [&](const auto& variant) {
+    return !variant->IsBase() && Of(*variant).id() == id && IsPinned(variant->name);
+  });
+}
+
+// By a request that is there, or by an operator who pinned it.
+bool Store::IsWanted(CacheId id, const Books& books) const {
+  const bool waits = books.wanted_us >= 0 && latest_us_ - books.wanted_us < environment_.plan.cache.interest_us;
+  return !books.is_resident && (waits || IsPinned(id));
+}
+
+// At most: what is free, what leaves, and what nobody leases.
+uint64_t Store::BytesAtOnce() const {
+  uint64_t bytes = cache_.budget_bytes() - cache_.reserved_bytes();
+  for (const auto& [id, books] : books_) {
+    const bool goes = cache_.View(id, latest_us_).leaving || (books.is_resident && books.n_leases == 0);
+    if (goes) bytes += books.bytes;
+  }
+  return bytes;
+}
+
 LeaseAttempt Store::TryLease(CacheId id, int64_t now_us) {
   Books& books = books_.at(id);
   CacheGrant grant = cache_.TryLease(id, CacheTime(now_us));
@@ -65,12 +98,13 @@ LeaseAttempt Store::TryLease(CacheId id, int64_t now_us) {
       books.asked_us = now_us;
       books.asked_awake_us = environment_.awake_us();
     }
-    books.last_asked_us = now_us;
+    books.last_asked_us = books.wanted_us = now_us;
     NotifyLoaders();
     NotifyDropper();
     return {};
   }
   const int64_t asked_us = std::exchange(books.asked_us, -1);
+  books.wanted_us = -1;
   if (!grant.granted) return {.lease = {}, .failure = grant.failure};
   if (asked_us >= 0) {
     const int64_t there_us = books.loaded_us >= asked_us ? books.loaded_us : now_us;
@@ -90,6 +124,7 @@ void Store::EndLease(CacheId id, uint64_t serial) {
   const auto lease = leased_since_us_.extract(serial);
   longest_lease_us_ = std::max(longest_lease_us_, environment_.now_us() - lease.mapped());
   --books_.at(id).n_leases;
+  books_.at(id).used_us = environment_.now_us();
   --n_leases_;
   ++n_ended_leases_;
   cache_.EndLease(id, CacheNow());
@@ -97,15 +132,22 @@ void Store::EndLease(CacheId id, uint64_t serial) {
 }
 
 void Store::CountRequest(CacheId id, int64_t now_us) {
+  if (!IsOpen(id)) books_.at(id).wanted_us = now_us;
   cache_.CountRequest(id, CacheTime(now_us));
   NotifyLoaders();
+  NotifyDropper();
+}
+
+void Store::EndAsk(CacheId id) {
+  books_.at(id).asked_us = books_.at(id).wanted_us = -1;
+  cache_.EndAsk(id, CacheNow());
   NotifyDropper();
 }
 
 void Store::Forget(CacheId id) {
   Books& books = books_.at(id);
   books.is_forgotten = true;
-  books.asked_us = -1;
+  books.asked_us = books.wanted_us = -1;
   cache_.Forget(id);
   generations_.erase(id);
   const auto known = by_digest_.find(books.digest);
@@ -227,7 +269,7 @@ void Store::EndLoad(const std::shared_ptr<Load>& load) {
     environment_.trace.Note("load fails", failure.message());
     load->weights.reset();
     ++books.n_failures;
-    books.asked_us = -1;
+    books.asked_us = books.wanted_us = -1;
     failed_digests_.insert(books.digest);
     cache_.LoadFailed(id, std::move(failure), CacheNow());
     books.failed_us = latest_us_;
@@ -242,6 +284,7 @@ void Store::LookForDrops() {
   if (is_dropping_ || !environment_.verdict.ok()) return;
   const std::optional<CacheId> id = cache_.NextDrop(CacheNow());
   if (cache_.TakeReopened()) wake_();
+  CheckClosed();
   if (!id) return CheckNothingIsLeft();
   CheckDropStarts(*id);
   if (environment_.verdict.ok()) StartDrop(*id);

@@ -35,6 +35,7 @@ class SimulatedGeneration final : public Generation {
   const GenerationInfo& info() const override { return info_; }
   LeaseAttempt TryLease(int64_t now_us) const override;
   void CountRequest(int64_t now_us) const override;
+  void EndAsk() const override;
   CacheId id() const { return id_; }
   const Source& source() const { return source_; }
 
@@ -60,7 +61,9 @@ struct Books {
   int64_t asked_us = -1;       // since when it is asked for without a lease; -1 = it is not
   int64_t asked_awake_us = 0;  // the same by a clock that stands while the machine sleeps
   int64_t last_asked_us = -1;  // the latest ask of these
+  int64_t wanted_us = -1;      // the latest ask or count that found it out; -1 = nobody is there any more who did
   int64_t loaded_us = -1;      // the last load's end
+  int64_t used_us = -1;        // the last lease's end
 };
 
 class Store {
@@ -86,6 +89,7 @@ class Store {
   static CacheId IdOf(const Generation& generation) { return static_cast<const SimulatedGeneration&>(generation).id(); }
   const Books& BooksOf(const Generation& generation) const { return books_.at(IdOf(generation)); }
   bool IsPinned(const std::string& name) const;
+  bool HasOpen(const std::string& digest) const;  // resident, and takes leases
   // Of contents that a load failed of.
   const std::set<std::string>& failed_digests() const { return failed_digests_; }
   uint64_t held_bytes() const { return held_bytes_; }
@@ -127,9 +131,14 @@ class Store {
   void RetireIfNameless(const GenerationRef& generation);
 
   // Generations.
+  bool IsOpen(CacheId id) const;
+  bool IsPinned(CacheId id) const;
+  bool IsWanted(CacheId id, const Books& books) const;
+  uint64_t BytesAtOnce() const;
   LeaseAttempt TryLease(CacheId id, int64_t now_us);
   void EndLease(CacheId id, uint64_t serial);
   void CountRequest(CacheId id, int64_t now_us);
+  void EndAsk(CacheId id);
   void Forget(CacheId id);
 
   // Threads.
@@ -150,7 +159,10 @@ class Store {
   // Checks that belong to a moment rather than to a state.
   void CheckLoadStarts(CacheId id);
   void CheckDropStarts(CacheId id);
+  void CheckPrefetch(CacheId id);
   void CheckLoadersIdle();
+  void CheckNobodyIsHeldUp(uint64_t free_bytes);
+  void CheckClosed();
   void CheckNothingIsLeft();
   void CheckProgress();
 

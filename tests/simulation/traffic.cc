@@ -60,6 +60,7 @@ void Traffic::Send() {
 
   Client& client = clients_[number];
   client.id = std::to_string(number);
+  client.sent_us = environment_.now_us();
   client.digest = variant->IsBase() ? "" : variant->generation->info().digest;
   if (client.digest != *named) environment_.verdict.Break("I3", name + " stands for another than it was given");
   GenerationRequest request;
@@ -172,10 +173,19 @@ void Traffic::CheckEnd(const Client& client, const TokenEvent& event) {
   }
 }
 
+// I8: who is told that he has waited too long has, and could not have run. (While one that was preempted waits for its
+// weights, nobody else asks.)
+bool Traffic::HasWaitedLong(const Client& client) const {
+  const int64_t longest_us = environment_.plan.scheduler.longest_weights_wait_us;
+  const bool could_run = store_.HasOpen(client.digest) && engine_.scheduler().stats().n_preemptions == 0;
+  return longest_us > 0 && environment_.now_us() - client.sent_us >= longest_us && !could_run;
+}
+
 // I5: a load that failed is told with its cause. I7: and only to those whose content it is.
 void Traffic::CheckError(const Client& client, const Status& status) {
   if (status.code() == StatusCode::kResourceExhausted) return;  // a step without memory
   bool is_true = status.message().find("the budget for variants is") != std::string::npos;
+  if (status.message().find("variant-wait-timeout") != std::string::npos) is_true = HasWaitedLong(client);
   for (size_t begin = 0; begin != std::string::npos && !client.digest.empty();) {
     const std::string digest = client.digest.substr(begin);  // its own, or its parent's
     is_true |= status.message().find("content " + digest + ": ") != std::string::npos &&

@@ -40,7 +40,7 @@ class Traffic {
     std::shared_ptr<EventQueue> events = std::make_shared<EventQueue>();
     std::shared_ptr<const Variant> variant;  // some hold it until their end
     size_t n_told = 0;
-    int64_t deadline_us = kNoDeadline;
+    int64_t sent_us = 0, deadline_us = kNoDeadline;
     bool is_cancelled = false, has_ended = false;
   };
 
@@ -53,6 +53,7 @@ class Traffic {
   void Read(Client& client, const TokenEvent& event);
   void CheckEnd(const Client& client, const TokenEvent& event);
   void CheckError(const Client& client, const Status& status);
+  bool HasWaitedLong(const Client& client) const;
 
   Environment& environment_;
   const Operator& names_;
