@@ -15,6 +15,7 @@
 // once overtake_us is over nothing is loaded into what it could have; by then, or interest_us or patience_us later, all
 // that is not pinned may be closed, and stays closed, as those closed before are chosen first; their leases end.
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "store/residency_cache.h"
@@ -32,6 +33,7 @@ struct ResidencyCache::Candidate {
 struct ResidencyCache::Claims {
   uint64_t free_bytes = 0, coming_bytes = 0;  // now; once those who leave have gone
   std::vector<Candidate> candidates = {};     // in the order in which they go
+  bool has_candidates = false;                // they were looked for
   std::set<CacheId> taken = {};               // of them
   std::set<CacheId> kept = {};                // parents of what there is a room for
   size_t n_at_once = 0, n_over_leases = 0;    // rooms
@@ -108,7 +110,7 @@ bool ResidencyCache::PlanAtOnce(const Wanted& wanted, int64_t now_us, Claims& cl
     return true;
   }
   const uint64_t had_bytes = claims.free_bytes + claims.coming_bytes;
-  if (bytes > had_bytes && claims.candidates.empty()) claims.candidates = CandidatesInOrder(now_us);
+  if (bytes > had_bytes && !std::exchange(claims.has_candidates, true)) claims.candidates = CandidatesInOrder(now_us);
   std::vector<const Candidate*> victims;
   const Choice choice = {.leased = false, .unused_since_us = wanted.is_asked ? now_us : now_us - options_.patience_us};
   const uint64_t missing_bytes = bytes - std::min(bytes, had_bytes);

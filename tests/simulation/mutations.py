@@ -112,7 +112,7 @@ GUARDS = {
     "deadlines end requests": [(SCHEDULER, "by_deadline_.begin()->first <= now_us", "by_deadline_.begin()->first <= now_us - 1000")],
     "who is cancelled goes": [(SCHEDULER, "found != by_id_.end(); found = by_id_.find(id)) {",
                                "found != by_id_.end() && n_running() == 0; found = by_id_.find(id)) {")],
-    "claims give way to who was preempted": [(SCHEDULER, "    waiting_.DropClaims();\n", "")],
+    "claims give way to who was preempted": [(SCHEDULER, "    waiting_.DropClaims(now_us);\n", "")],
     "news of weights are passed on": [(SCHEDULER, "  waiting_.AskForCold(now_us, failed_);\n", "")],
     "who was preempted asks again": [
         (SCHEDULER, "if (!sequence->NeedsWeights() || (sequence->is_cold && !again)) {",
@@ -126,8 +126,6 @@ GUARDS = {
     "who enters gives its place in the queue back": [(SCHEDULER, "    sequence.place.End();\n", "")],
     "who waits too long for weights is told": [
         (SCHEDULER, "waiting_.FailOverdue(now_us, options_.longest_weights_wait_us, failed_);", ";")],
-    "waiting for weights ends when they are there": [
-        (QUEUE, "std::max(cold_since_us, head().submitted_us)", "head().submitted_us")],
     "who waits too long is told in time": [
         (SCHEDULER, "std::min({deadline_us, overdue_us, ask_again_us_})", "std::min(deadline_us, ask_again_us_)")],
     "whoever goes is waited for no more": [
