@@ -15,21 +15,35 @@ void EngineLoop::Run() {
   News news;
   while (inbox_.Take(PatienceUs(), news)) {
     busy_since_us_.store(clock_.NowUs(), std::memory_order_relaxed);
-    Accept(news);
-    EndCancelled(news);
-    End(scheduler_.RemoveExpired(clock_.NowUs()), DeadlineExceeded("the time allowed for the request is over"));
-    if (news.woken) scheduler_.AskAgain();
     try {
-      Step();
-    } catch (const std::bad_alloc&) {  // those under way end, the engine goes on
-      End(scheduler_.RemoveAll(), ResourceExhausted("no memory for the next step of the model"));
+      Turn(news);
+    } catch (const std::bad_alloc&) {
+      EndWithoutMemory();
     }
     PublishStats();
     if (!is_stepping_) busy_since_us_.store(kIdle, std::memory_order_relaxed);
   }
-  Accept(news);
-  End(scheduler_.RemoveAll(), Cancelled("the engine is shutting down"));
+  try {
+    Accept(news);
+    End(scheduler_.RemoveAll(), Cancelled("the engine is shutting down"));
+  } catch (const std::bad_alloc&) {
+    EndWithoutMemory();
+  }
   PublishStats();
+}
+
+void EngineLoop::Turn(News& news) {
+  Accept(news);
+  EndCancelled(news);
+  End(scheduler_.RemoveExpired(clock_.NowUs()), DeadlineExceeded("the time allowed for the request is over"));
+  if (news.woken) scheduler_.AskAgain();
+  Step();
+}
+
+// Those under way end, told by their promises, and the engine goes on: whatever was half done is gone with them.
+void EngineLoop::EndWithoutMemory() {
+  is_stepping_ = false;
+  scheduler_.Clear();
 }
 
 // Sleeps while there is nothing to do: without work, or while all of it waits for weights.
@@ -41,14 +55,23 @@ int64_t EngineLoop::PatienceUs() const {
 
 void EngineLoop::Accept(News& news) {
   for (Submission& submission : news.submitted) {
-    const RequestLimits limits = LimitsOf(submission.request);
-    auto sequence = MakeSequence(std::move(submission.request), limits, submission.submitted_us, blocks_);
-    sequence->seed = sequence->request.params.seed.value_or(RandomBits(seed_, n_accepted_));
-    sequence->arrival = n_accepted_++;
-    sequence->place = std::move(submission.place);
-    if (options_.enable_prefix_caching) SharePrefix(*sequence);
-    scheduler_.Enqueue(std::move(sequence));
+    try {
+      AcceptOne(submission);
+    } catch (const std::bad_alloc&) {
+      submission.promise = {};  // it ends alone
+    }
   }
+}
+
+void EngineLoop::AcceptOne(Submission& submission) {
+  const RequestLimits limits = LimitsOf(submission.request);
+  auto sequence = MakeSequence(std::move(submission.request), limits, submission.submitted_us, blocks_);
+  sequence->seed = sequence->request.params.seed.value_or(RandomBits(seed_, n_accepted_));
+  sequence->arrival = n_accepted_++;
+  sequence->place = std::move(submission.place);
+  sequence->promise = std::move(submission.promise);
+  if (options_.enable_prefix_caching) SharePrefix(*sequence);
+  scheduler_.Enqueue(std::move(sequence));
 }
 
 void EngineLoop::SharePrefix(Sequence& sequence) const {
@@ -105,17 +128,16 @@ void EngineLoop::Draw() {
   logprobs_.AfterDraw(logits, step_);
 }
 
-// What the step says of prompts. Sequences whose logits are broken end, and neither draw nor complete any more.
+// What the step says of prompts. Sequences that end by it, since their logits are broken, neither draw nor complete any
+// more.
 void EngineLoop::DeliverPrompts() {
   for (PromptPart& part : step_.prompt_parts) {
     Sequence& sequence = *part.sequence;
-    if (part.is_broken) {
-      std::replace(step_.sampling.begin(), step_.sampling.end(), part.sequence, static_cast<Sequence*>(nullptr));
-      std::replace(step_.complete.begin(), step_.complete.end(), part.sequence, static_cast<Sequence*>(nullptr));
-      Deliver(sequence, AppendToken(sequence, -1, clock_.NowUs()));
-      continue;
-    }
-    Deliver(sequence, TellPrompt(sequence, part.n_rows, std::move(part.logprobs), clock_.NowUs()));
+    TokenEvent event = part.is_broken ? AppendToken(sequence, -1, clock_.NowUs())
+                                      : TellPrompt(sequence, part.n_rows, std::move(part.logprobs), clock_.NowUs());
+    if (Deliver(sequence, std::move(event))) continue;
+    std::replace(step_.sampling.begin(), step_.sampling.end(), part.sequence, static_cast<Sequence*>(nullptr));
+    std::replace(step_.complete.begin(), step_.complete.end(), part.sequence, static_cast<Sequence*>(nullptr));
   }
 }
 
@@ -137,12 +159,19 @@ void EngineLoop::DeliverTokens() {
   }
 }
 
-// Tells a client, and takes its sequence out where that was the last word. Its blocks are free before its client hears
-// of the end.
-void EngineLoop::Deliver(Sequence& sequence, TokenEvent event) {
+// Tells a client, and takes its sequence out where that was the last word, or there is no memory for it. Its blocks are
+// free before its client hears of the end. Whether the sequence is still there.
+bool EngineLoop::Deliver(Sequence& sequence, TokenEvent event) {
   const std::shared_ptr<EventQueue> events = sequence.request.events;
-  if (event.finish) scheduler_.Remove(sequence);
+  if (!event.finish) {
+    if (events->Push(std::move(event))) return true;
+    scheduler_.Remove(sequence);
+    return false;
+  }
+  const EndPromise promise = std::move(sequence.promise);
+  scheduler_.Remove(sequence);
   events->Push(std::move(event));
+  return false;
 }
 
 void EngineLoop::CountStep(int64_t start_us) {
@@ -157,6 +186,7 @@ void EngineLoop::End(std::vector<std::unique_ptr<Sequence>> sequences, const Sta
   for (std::unique_ptr<Sequence>& sequence : sequences) {
     const std::shared_ptr<EventQueue> events = sequence->request.events;
     TokenEvent event = CutShort(*sequence, why, clock_.NowUs());
+    const EndPromise promise = std::move(sequence->promise);
     sequence.reset();
     events->Push(std::move(event));
   }

@@ -37,7 +37,10 @@ class EngineLoop final : public Engine {
  private:
   // Engine thread.
   void Run();
+  void Turn(News& news);
+  void EndWithoutMemory();
   void Accept(News& news);
+  void AcceptOne(Submission& submission);
   void SharePrefix(Sequence& sequence) const;
   void EndCancelled(const News& news);
   void EndFailed();
@@ -45,7 +48,7 @@ class EngineLoop final : public Engine {
   void Draw();
   void DeliverPrompts();
   void DeliverTokens();
-  void Deliver(Sequence& sequence, TokenEvent event);
+  bool Deliver(Sequence& sequence, TokenEvent event);
   void CountStep(int64_t start_us);
   void End(std::vector<std::unique_ptr<Sequence>> sequences, const Status& why);
   int64_t PatienceUs() const;

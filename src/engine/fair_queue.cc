@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 namespace df {
 
@@ -27,12 +28,30 @@ void FairQueue::Push(std::unique_ptr<Sequence> sequence) {
   Line& line = found->second;
   const uint64_t arrival = sequence->arrival;
   if (is_new) line.generation = sequence->request.variant;
-  line.waiting.emplace(arrival, std::move(sequence));
-  ++size_;
-  if (!is_new) return;
-  line.order = n_lines_++;
-  line.round = round_;
-  Join(line);
+  try {
+    line.waiting.emplace(arrival, std::move(sequence));
+    ++size_;
+    if (!is_new) return;
+    line.order = n_lines_++;
+    line.round = round_;
+    Join(line);
+  } catch (const std::bad_alloc&) {
+    if (is_new) {
+      size_ -= line.waiting.size();
+      lines_.erase(found);
+    }
+    throw;
+  }
+}
+
+void FairQueue::Clear() {
+  turns_.clear();
+  cold_.clear();
+  for (auto& [generation, line] : lines_) {
+    if (generation != nullptr) generation->EndAsk();
+  }
+  lines_.clear();
+  size_ = n_claims_ = 0;
 }
 
 // Among those who have turns, at the round in which the head is covered, or, with a claim, debts are paid.

@@ -41,9 +41,12 @@ class FairQueue {
  public:
   explicit FairQueue(size_t quantum_tokens) : quantum_(static_cast<int64_t>(quantum_tokens)) {}
 
+  // Without memory for it nothing is changed.
   void Push(std::unique_ptr<Sequence> sequence);
   std::unique_ptr<Sequence> Remove(const Sequence& sequence);
   std::vector<std::unique_ptr<Sequence>> RemoveAll();
+  // Destroys all; takes no memory.
+  void Clear();
 
   // Takes out the head whose turn it is, with the lease of its weights; null when nobody waits whose weights are there.
   // Lines whose weights cannot be had go to `failed`.

@@ -22,7 +22,9 @@ Status Inbox::Submit(Submission submission) {
   {
     const std::scoped_lock lock(mutex_);
     if (stopping_) return Unavailable("the engine is shutting down");
+    const std::shared_ptr<EventQueue> events = request.events;
     news_.submitted.push_back(std::move(submission));
+    news_.submitted.back().promise = EndPromise(events);
   }
   arrived_.notify_one();
   return Status::Ok();

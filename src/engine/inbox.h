@@ -17,6 +17,7 @@ struct Submission {
   GenerationRequest request;
   int64_t submitted_us = 0;
   QueuePlaces::Place place = {};  // in its variant's line, from Inbox::Submit on
+  EndPromise promise = {};        // from its acceptance on
 };
 
 // What arrived since the last look.

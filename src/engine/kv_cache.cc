@@ -1,5 +1,7 @@
 #include "engine/kv_cache.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace df {
@@ -93,14 +95,15 @@ bool KvLease::TryCover(size_t n_tokens) {
   const size_t wanted = KvBlocksFor(n_tokens);
   if (wanted <= held_.size()) return true;
   if (wanted - held_.size() > blocks_->n_free()) return false;
+  if (wanted > held_.capacity()) held_.reserve(std::max(wanted, 2 * held_.capacity()));  // first: nothing is lost then
   while (held_.size() < wanted) held_.push_back(blocks_->Take());
   return true;
 }
 
 void KvLease::Adopt(const PrefixMatch& match) {
   DF_CHECK(held_.empty());
-  for (const int32_t block : match.blocks) blocks_->Hold(block);
   held_ = match.blocks;
+  for (const int32_t block : held_) blocks_->Hold(block);
   n_known_ = held_.size();
 }
 

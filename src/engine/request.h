@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -61,12 +62,34 @@ class EventQueue {
   std::vector<TokenEvent> TakeAll();
   // Client side: waits for at least one event.
   std::vector<TokenEvent> TakeAllBlocking();
-  // Engine side.
-  void Push(TokenEvent event);
+  // Engine side; neither throws. False when there was no memory for the event: the client is told of an end for that
+  // reason instead, and of nothing more.
+  bool Push(TokenEvent event) noexcept;
+  // The same end, unless the client was told of one.
+  void EndWithoutMemory() noexcept;
 
  private:
   struct State;
   std::shared_ptr<State> state_;
+};
+
+// That a request which was accepted ends: whoever lets go of it before its client was told of an end, wherever memory
+// was missing on the way, tells him so. Move-only.
+class EndPromise {
+ public:
+  EndPromise() = default;
+  explicit EndPromise(std::shared_ptr<EventQueue> events) : events_(std::move(events)) {}
+  EndPromise(EndPromise&&) noexcept = default;
+  EndPromise& operator=(EndPromise&& other) noexcept {
+    const EndPromise former(std::exchange(events_, std::move(other.events_)));
+    return *this;
+  }
+  ~EndPromise() {
+    if (events_ != nullptr) events_->EndWithoutMemory();
+  }
+
+ private:
+  std::shared_ptr<EventQueue> events_;
 };
 
 struct GenerationRequest {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <new>
 
 namespace df {
 namespace {
@@ -44,9 +45,30 @@ std::unique_ptr<Sequence> TakeFrom(Sequences& sequences, const Sequence& wanted)
 }  // namespace
 
 void Scheduler::Enqueue(std::unique_ptr<Sequence> sequence) {
-  by_id_.emplace(sequence->request.id, sequence.get());
-  if (sequence->deadline_us != kNoDeadline) by_deadline_.emplace(sequence->deadline_us, sequence.get());
-  waiting_.Push(std::move(sequence));
+  const std::pair deadline(sequence->deadline_us, static_cast<const Sequence*>(sequence.get()));
+  const auto named = by_id_.emplace(sequence->request.id, sequence.get());
+  try {
+    if (sequence->deadline_us != kNoDeadline) by_deadline_.insert(deadline);
+    waiting_.Push(std::move(sequence));
+  } catch (const std::bad_alloc&) {
+    by_deadline_.erase(deadline);
+    by_id_.erase(named);
+    throw;
+  }
+}
+
+void Scheduler::Clear() {
+  waiting_.Clear();
+  for (const auto& sequence : returning_) {
+    if (sequence != nullptr && sequence->NeedsWeights()) sequence->request.variant->EndAsk();
+  }
+  entering_.reset();
+  returning_.clear();
+  running_.clear();
+  failed_.clear();
+  pieces_.clear();
+  by_id_.clear();
+  by_deadline_.clear();
 }
 
 std::span<const Piece> Scheduler::PlanStep(int64_t now_us) {

@@ -74,7 +74,7 @@ class Scheduler {
   Scheduler(SchedulerOptions options, KvBlocks& blocks)
       : options_(options), blocks_(blocks), waiting_(options.max_num_batched_tokens) {}
 
-  // `arrival` ascending.
+  // `arrival` ascending. Without memory for it nothing is changed.
   void Enqueue(std::unique_ptr<Sequence> sequence);
   // Weights that were asked for may be there, or have failed: the next plan asks again.
   void AskAgain() { asks_again_ = true; }
@@ -90,6 +90,8 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> RemoveById(const std::string& id);
   std::vector<std::unique_ptr<Sequence>> RemoveExpired(int64_t now_us);
   std::vector<std::unique_ptr<Sequence>> RemoveAll();
+  // Destroys all, in whatever state a call that found no memory has left this. Takes no memory.
+  void Clear();
   // Those whose weights turned out, in the last plan, not to be had.
   std::vector<FailedSequence> TakeFailed();
 

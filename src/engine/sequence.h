@@ -22,6 +22,7 @@ inline constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 struct Sequence {
   Sequence(GenerationRequest r, KvBlocks& blocks) : request(std::move(r)), kv(blocks) {}
 
+  EndPromise promise;  // goes last: its client hears of the end when blocks and lease are free
   GenerationRequest request;
   uint64_t seed = 0;
   uint64_t arrival = 0;              // order of acceptance

@@ -7,7 +7,6 @@ namespace df::server {
 void Wake::Notify() {
   const std::lock_guard lock(mutex_);
   if (closed_ || posted_) return;
-  posted_ = true;
   boost::asio::post(executor_, [self = shared_from_this()] {
     {
       const std::lock_guard inner(self->mutex_);
@@ -16,6 +15,7 @@ void Wake::Notify() {
     }
     self->signal_.Set();  // closed_ only changes on this thread
   });
+  posted_ = true;  // under the lock still, which what was posted takes first; not where posting has failed
 }
 
 void Wake::Close() {

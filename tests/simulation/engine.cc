@@ -90,6 +90,7 @@ void Engine::Accept(News& news) {
                                  submission.submitted_us, blocks_);
     sequence->arrival = n_accepted_++;
     sequence->place = std::move(submission.place);
+    sequence->promise = std::move(submission.promise);
     if (environment_.plan.caches_prefixes) SharePrefix(*sequence);
     Live live = {.sequence = sequence.get(),
                  .digest = sequence->request.variant == nullptr ? "" : sequence->request.variant->info().digest,
@@ -178,7 +179,9 @@ int32_t Engine::RunPiece(const Piece& piece) {
 void Engine::Deliver(Sequence& sequence, int32_t token) {
   TokenEvent event = AppendToken(sequence, token, environment_.now_us());
   const std::shared_ptr<EventQueue> events = sequence.request.events;
+  EndPromise promise;
   if (event.finish) {
+    promise = std::move(sequence.promise);
     live_.erase(sequence.arrival);
     scheduler_.Remove(sequence);
   }
@@ -191,6 +194,7 @@ void Engine::End(Sequences sequences, const Status& why) {
   for (std::unique_ptr<Sequence>& sequence : sequences) {
     const std::shared_ptr<EventQueue> events = sequence->request.events;
     TokenEvent event = CutShort(*sequence, why, environment_.now_us());
+    const EndPromise promise = std::move(sequence->promise);
     live_.erase(sequence->arrival);
     unadmitted_.erase(sequence->arrival);
     sequence.reset();
