@@ -55,8 +55,8 @@ ApiError CannotBeFound(const std::string& what, std::string_view detail = "") {
   return Refusal(404, "NotFoundError", what + " cannot be found" + std::string(detail), "not_found");
 }
 
-ApiError Mismatch(const Status& status) {
-  return Refusal(409, "ConflictError", WithoutPaths(status.message()), "generation_mismatch");
+ApiError Conflict(const Status& status, std::string code) {
+  return Refusal(409, "ConflictError", WithoutPaths(status.message()), std::move(code));
 }
 
 FieldError ReadAdapterFields(const std::string& body, AdapterFields& fields) {
@@ -86,6 +86,10 @@ std::optional<ApiError> CheckLoad(const VariantStore& store, const AdapterFields
                             "wrong_base");
   }
   if (!fields.load_inplace && store.FindOrNull(fields.name) != nullptr) return AlreadyLoaded(fields.name);
+  if (fields.name == store.base_name()) {
+    return InvalidUserInput("'" + Shortened(fields.name) + "' is the base's name: nothing takes its place",
+                            "invalid_name");
+  }
   return std::nullopt;
 }
 
@@ -124,7 +128,8 @@ AdminAnswer Registered(const AdminContext& context, const AdapterFields& fields,
     return Succeeded(fields, "added");
   }
   const Status& status = registered.status();
-  if (IsGenerationMismatch(status)) return Refused(Mismatch(status), fields);
+  if (IsGenerationMismatch(status)) return Refused(Conflict(status, "generation_mismatch"), fields);
+  if (IsInUse(status)) return Refused(Conflict(status, "in_use"), fields);
   const bool is_unknown = status.code() == StatusCode::kNotFound && !fields.expected_generation.empty() &&
                           context.store.FindOrNull(fields.name) == nullptr;
   if (is_unknown) return Refused(CannotBeFound("The lora adapter '" + Shortened(fields.name) + "'"), fields);
@@ -155,12 +160,12 @@ AdminAnswer UnloadAdapter(const AdminContext& context, const std::string& body) 
   if (fields.name.empty()) return Refused(InvalidUserInput("lora_name must be given", "missing_field"), fields);
   const Status status = context.store.Retire(fields.name, fields.expected_generation);
   if (status.ok()) return Succeeded(fields, "removed");
-  if (IsGenerationMismatch(status)) return Refused(Mismatch(status), fields);
+  if (IsGenerationMismatch(status)) return Refused(Conflict(status, "generation_mismatch"), fields);
   if (status.code() == StatusCode::kNotFound) {
     return Refused(CannotBeFound("The lora adapter '" + Shortened(fields.name) + "'"), fields);
   }
   if (status.code() == StatusCode::kFailedPrecondition) {
-    return Refused(Refusal(409, "ConflictError", WithoutPaths(status.message()), "in_use"), fields);
+    return Refused(Conflict(status, "in_use"), fields);
   }
   return Refused(FromStatus(status), fields, status.message());
 }

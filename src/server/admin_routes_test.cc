@@ -154,6 +154,26 @@ TEST_F(AdminRoutesTest, KeepsPathsUnderTheRoot) {
   EXPECT_EQ(service_.scripted_store().n_registered, 0);
 }
 
+TEST_F(AdminRoutesTest, AParentIsInUseWhileOthersSitOnIt) {
+  StartWithRoot();
+  ExpectStatus(Load("parent", "sound"), 200);
+  ExpectStatus(Load("child", "sound", R"(,"parent":"parent")"), 200);
+  const std::string replaced = Load("parent", "other", R"(,"load_inplace":true)");
+  ExpectError(replaced, 409, "ConflictError", "is the parent of");
+  EXPECT_EQ(ErrorOf(replaced).value("code", ""), "in_use");
+  const std::string unloaded = AskPost(kUnload, R"({"lora_name":"parent"})");
+  ExpectError(unloaded, 409, "ConflictError", "is the parent of");
+  EXPECT_EQ(ErrorOf(unloaded).value("code", ""), "in_use");
+}
+
+TEST_F(AdminRoutesTest, NothingTakesThePlaceOfTheBase) {
+  StartWithRoot();
+  const std::string refused = Load("base", "sound", R"(,"load_inplace":true)");
+  ExpectError(refused, 400, "InvalidUserInput", "the base's name");
+  EXPECT_EQ(ErrorOf(refused).value("code", ""), "invalid_name");
+  EXPECT_EQ(service_.scripted_store().n_registered, 0);
+}
+
 TEST_F(AdminRoutesTest, IsOffUntilThereIsARoot) {
   Start();
   for (const char* path : {kLoad, kUnload, "/load_lora_adapter"}) {

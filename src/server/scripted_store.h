@@ -85,6 +85,9 @@ class ScriptedStore final : public VariantStore {
     const auto found = rows_.find(name);
     if (found != rows_.end() && !options.replace) return FailedPrecondition("the name \"" + name + "\" is taken");
     if (found != rows_.end()) DF_RETURN_IF_ERROR(Check(found->second, options.expected_generation));
+    for (const auto& [child, row] : rows_) {
+      if (row.variant->parent == name) return InUse("\"" + name + "\" is the parent of \"" + child + "\"");
+    }
     ++n_registered;
     rows_[name] = Row(name, options);
     return rows_[name].variant;
@@ -93,6 +96,9 @@ class ScriptedStore final : public VariantStore {
     const std::lock_guard lock(mutex_);
     if (name == base_->name) return FailedPrecondition("\"" + name + "\" is the base");
     DF_RETURN_IF_ERROR(Find(name, expected_generation));
+    for (const auto& [child, row] : rows_) {
+      if (row.variant->parent == name) return InUse("\"" + name + "\" is the parent of \"" + child + "\"");
+    }
     rows_.erase(name);
     return Status::Ok();
   }

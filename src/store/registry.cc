@@ -9,7 +9,22 @@ namespace df {
 namespace {
 
 constexpr size_t kMaxNameBytes = 256;
-constexpr std::string_view kMismatch = "generation mismatch: ";
+constexpr std::string_view kMismatch = "generation mismatch: ", kInUse = "in use: ";
+
+// C1 controls, spaces that look like others or like nothing, and marks that turn the direction of writing: a terminal
+// obeys them and a reader does not see them. `name` is UTF-8.
+bool HasUnseenCharacter(std::string_view name) {
+  const auto byte = [&](size_t i) { return i < name.size() ? static_cast<unsigned char>(name[i]) : 0; };
+  for (size_t i = 0; i < name.size(); ++i) {
+    const int first = byte(i), second = byte(i + 1), third = byte(i + 2);
+    if (first == 0xC2 && (second <= 0xA0 || second == 0xAD)) return true;  // to U+00A0, soft hyphen
+    if (first == 0xE2 && second == 0x80 && (third <= 0x8F || (third >= 0xA8 && third <= 0xAF))) return true;
+    if (first == 0xE2 && second == 0x81 && third >= 0x9F && third <= 0xAF) return true;  // U+205F to U+206F
+    if (first == 0xE3 && second == 0x80 && third == 0x80) return true;                   // ideographic space
+    if (first == 0xEF && second == 0xBB && third == 0xBF) return true;                   // byte order mark
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -26,6 +41,9 @@ Status CheckServedName(const std::string& name) {
       return InvalidArgument(
           "a served model's name may not contain spaces, control characters, comma, equals sign, quote or backslash");
     }
+  }
+  if (HasUnseenCharacter(name)) {
+    return InvalidArgument("a served model's name may not contain characters that nobody sees");
   }
   const std::string path = "/" + name + "/";
   if (path.find("//") != std::string::npos || path.find("/./") != std::string::npos ||
@@ -120,5 +138,11 @@ Status GenerationMismatch(const std::string& expected, const std::string& found)
 bool IsGenerationMismatch(const Status& status) {
   return status.code() == StatusCode::kUnavailable && status.message().starts_with(kMismatch);
 }
+
+bool IsInUse(const Status& status) {
+  return status.code() == StatusCode::kFailedPrecondition && status.message().find(kInUse) != std::string::npos;
+}
+
+Status InUse(const std::string& why) { return FailedPrecondition(std::string(kInUse) + why); }
 
 }  // namespace df

@@ -47,6 +47,9 @@ struct PutOptions {
 // Whether a change was refused because the name stands for another generation than the caller thought.
 bool IsGenerationMismatch(const Status& status);
 Status GenerationMismatch(const std::string& expected, const std::string& found);
+// Whether a change was refused because of those who sit on a name, or of the one it sits on: no fault of its files.
+bool IsInUse(const Status& status);
+Status InUse(const std::string& why);  // kFailedPrecondition
 
 // Thread-safe. A name resolves once and atomically.
 class Registry {
