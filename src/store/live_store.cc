@@ -55,6 +55,7 @@ LiveStore::LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<
                                                .load_bytes_per_second = options_.load_bytes_per_second,
                                                .clock = options_.clock,
                                                .readers = options_.readers})),
+      tokenizers_(std::make_shared<SharedTokenizers>([set = set_](uint64_t bytes) { return set->Charge(bytes); })),
       registry_(base_.variant->name, base_.variant),
       state_(std::move(state)) {}
 
@@ -88,7 +89,7 @@ Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::st
   }
   Opened opened;
   DF_ASSIGN_OR_RETURN(opened.source, OpenVariant(*base_.weights, directory, how));
-  DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(*under, *opened.source, name));
+  DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(*under, *opened.source, name, tokenizers_->Loader()));
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
   opened.given = !error && std::filesystem::exists(absolute, error) ? absolute.string() : directory;  // else a hub id
@@ -179,7 +180,7 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterFrom(Origin origin, co
     }
     return published;
   } catch (const std::bad_alloc&) {
-    return ResourceExhausted("variant \"" + name + "\": no memory to open it");
+    return Unavailable("variant \"" + name + "\": no memory to open it");
   }
 }
 
@@ -202,13 +203,13 @@ Status LiveStore::CheckFamily(const Opened& opened) const {
   const Variant& variant = *opened.variant;
   const auto parent = registry_.FindOrNull(variant.parent);
   if (!variant.parent.empty() && (parent == nullptr || parent->generation != opened.source->parent)) {
-    return FailedPrecondition("its parent \"" + variant.parent + "\" was changed while it was opened: try again");
+    return InUse("its parent \"" + variant.parent + "\" was changed while it was opened: try again");
   }
   const auto former = registry_.FindOrNull(variant.name);
   const std::string child = ChildOf(variant.name);
   if (child.empty() || former->generation->info().digest == opened.source->info.digest) return Status::Ok();
-  return FailedPrecondition("\"" + variant.name + "\" is the parent of \"" + child +
-                            "\": retire that before its parent is replaced");
+  return InUse("\"" + variant.name + "\" is the parent of \"" + child +
+               "\": retire that before its parent is replaced");
 }
 
 // Its generation loses the pin and the memory unless another name stands for it.
@@ -237,7 +238,7 @@ Status LiveStore::RetireFrom(Origin origin, const std::string& name, const std::
   if (!found.ok() && found.status().code() == StatusCode::kNotFound) return RetireAbsent(name);
   DF_RETURN_IF_ERROR(found.status());
   if (const std::string child = ChildOf(name); !child.empty()) {
-    return FailedPrecondition("\"" + name + "\" is the parent of \"" + child + "\": retire that first");
+    return InUse("\"" + name + "\" is the parent of \"" + child + "\": retire that first");
   }
   // A pin goes with an operator's word. What is away from the watched directory may come back.
   const bool forgets = origin == Origin::kRuntime;

@@ -17,6 +17,7 @@
 #include "store/registry.h"
 #include "store/resident_set.h"
 #include "store/shared_names.h"
+#include "store/shared_tokenizers.h"
 #include "store/state_file.h"
 #include "store/variant_store.h"
 
@@ -134,6 +135,7 @@ class LiveStore final : public VariantStore {
   const LoadedBase base_;
   const LiveStoreOptions options_;
   const std::shared_ptr<ResidentSet> set_;
+  const std::shared_ptr<SharedTokenizers> tokenizers_;
   Registry registry_;
 
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.

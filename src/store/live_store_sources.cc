@@ -86,7 +86,7 @@ Status LiveStore::AddGiven(const std::vector<GivenVariant>& given, const std::ve
                          [&](const GivenVariant& one) { return one.parent.empty() != on_parent; });
     DF_ASSIGN_OR_RETURN(std::vector<Opened> opened, OpenGiven(wave));
     for (const Opened& one : opened) bytes[one.source->info.digest] = one.source->info.resident_bytes;
-    uint64_t sum = 0;
+    uint64_t sum = set_->Sums().charged_bytes;
     for (const auto& [digest, n] : bytes) sum += n;
     set_->RaiseBudget(std::min(sum, options_.raised_bytes));
     for (Opened& one : opened) {
@@ -122,7 +122,7 @@ Status LiveStore::PinGiven(const std::string& name) {
 
 // As many as fit beside each other; the others are verified and wait for their first request.
 Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants) {
-  uint64_t room_bytes = set_->Sums().budget_bytes;
+  uint64_t room_bytes = set_->Sums().budget_bytes - set_->Sums().charged_bytes;
   std::set<const Generation*> seen, placed;
   std::vector<const Variant*> loading, later;
   for (const auto& variant : variants) {

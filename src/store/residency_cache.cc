@@ -94,6 +94,15 @@ Status ResidencyCache::CheckFits(CacheId id) const {
   return CheckBudget(content.bytes, BytesWithPins(PinsOf(), id, content));
 }
 
+Status ResidencyCache::CheckCharge(uint64_t bytes) const {
+  const Pins pins = PinsOf();
+  uint64_t most_bytes = pins.bytes;
+  for (const auto& [id, entry] : entries_) {
+    if (!entry.retired) most_bytes = std::max(most_bytes, BytesWithPins(pins, id, entry.content));
+  }
+  return CheckBudget(bytes, bytes + most_bytes);
+}
+
 Status ResidencyCache::SetPinned(CacheId id, bool pinned, int64_t now_us) {
   Entry& entry = entries_.at(id);
   if (entry.pinned == pinned) return Status::Ok();
@@ -239,13 +248,13 @@ void ResidencyCache::LoadDone(CacheId id, uint64_t bytes, int64_t now_us) {
   Entry& entry = entries_.at(id);
   DF_CHECK(entry.phase == Phase::kLoading && bytes <= entry.reserved_bytes);
   --n_loading_;
-  ++stats_.loads;
+  if (!entry.content.is_charge) ++stats_.loads;
   reserved_bytes_ -= entry.reserved_bytes - bytes;
   entry.reserved_bytes = bytes;
   entry.phase = Phase::kIn;
   entry.in_since_us = now_us;
   entry.load_us = std::max<int64_t>(1, now_us - entry.load_started_us);
-  stats_.load_times.Add(static_cast<double>(entry.load_us) * 1e-6);
+  if (!entry.content.is_charge) stats_.load_times.Add(static_cast<double>(entry.load_us) * 1e-6);
   entry.awaited = IsAsked(entry, now_us);
   entry.draining = false;
   entry.failure = Status::Ok();
@@ -282,7 +291,7 @@ void ResidencyCache::Leave(CacheId id, EvictionCause cause) {
   entry.phase = Phase::kLeaving;
   entry.draining = entry.awaited = false;
   leaving_bytes_ += entry.reserved_bytes;
-  ++stats_.evictions[cause];
+  if (!entry.content.is_charge) ++stats_.evictions[cause];
 }
 
 // Out, with nothing reserved; gone when nobody can ask for it any more.
@@ -337,6 +346,12 @@ uint64_t ResidencyCache::resident_bytes() const {
   for (const auto& [id, entry] : entries_) {
     if (entry.phase == Phase::kIn || entry.phase == Phase::kLeaving) sum += entry.reserved_bytes;
   }
+  return sum;
+}
+
+uint64_t ResidencyCache::charged_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& [id, entry] : entries_) sum += entry.content.is_charge ? entry.reserved_bytes : 0;
   return sum;
 }
 

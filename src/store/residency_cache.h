@@ -53,6 +53,8 @@ struct CacheOptions {
 struct CacheContent {
   uint64_t bytes = 0;           // that its load reserves
   CacheId parent = kNoCacheId;  // must be resident while this is loading or resident
+  // No weights but something that names need as long as they stand (a tokenizer): pinned, not counted as a load.
+  bool is_charge = false;
 };
 
 struct CacheGrant {
@@ -101,6 +103,8 @@ class ResidencyCache {
   // kResourceExhausted, with both numbers, when it can never be resident beside what is pinned.
   Status CheckFits(const CacheContent& content) const;  // before Add
   Status CheckFits(CacheId id) const;
+  // As CheckFits(CacheContent), of a charge: also when one that has a name could never be resident beside it.
+  Status CheckCharge(uint64_t bytes) const;
   // kResourceExhausted when the pinned ones together exceed the budget. A pinned one is loaded without being asked for.
   Status SetPinned(CacheId id, bool pinned, int64_t now_us);
 
@@ -135,6 +139,7 @@ class ResidencyCache {
   uint64_t budget_bytes() const { return options_.budget_bytes; }
   uint64_t reserved_bytes() const { return reserved_bytes_; }
   uint64_t resident_bytes() const;
+  uint64_t charged_bytes() const;
   size_t n_loading() const { return n_loading_; }
   bool AnyWanted(int64_t now_us) const;
   const CacheStats& stats() const { return stats_; }

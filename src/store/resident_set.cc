@@ -215,6 +215,30 @@ Status ResidentSet::LoadBlocking(const StoredGeneration& generation) {
   }
 }
 
+Result<std::shared_ptr<void>> ResidentSet::Charge(uint64_t bytes) {
+  const auto id = std::make_shared<CacheId>(kNoCacheId);
+  std::shared_ptr<void> charge(nullptr, [set = shared_from_this(), id](void*) {
+    if (*id != kNoCacheId) set->EndCharge(*id);
+  });
+  std::unique_lock lock(mutex_);  // gone before the charge, whose end takes it
+  DF_RETURN_IF_ERROR(cache_.CheckCharge(bytes));
+  *id = cache_.Add({.bytes = bytes, .is_charge = true});
+  DF_CHECK(cache_.SetPinned(*id, true, clock_->NowUs()).ok());  // it fits
+  WakeAll();
+  const auto is_held = [&] { return cache_.View(*id, clock_->NowUs()).state == ResidencyState::kResident; };
+  waiters_.wait(lock, [&] { return stopping_ || is_held(); });
+  if (!is_held()) return Unavailable("the store is shutting down");
+  return charge;
+}
+
+void ResidentSet::EndCharge(CacheId id) {
+  {
+    const std::scoped_lock lock(mutex_);
+    cache_.Forget(id);
+  }
+  WakeAll();
+}
+
 LeaseAttempt ResidentSet::TryLease(CacheId id, int64_t now_us) {
   LeaseAttempt attempt;
   {
@@ -282,7 +306,8 @@ ResidentSet::Totals ResidentSet::Sums() const {
   return {.stats = cache_.stats(),
           .budget_bytes = cache_.budget_bytes(),
           .reserved_bytes = cache_.reserved_bytes(),
-          .resident_bytes = cache_.resident_bytes()};
+          .resident_bytes = cache_.resident_bytes(),
+          .charged_bytes = cache_.charged_bytes()};
 }
 
 void ResidentSet::SetWaker(std::function<void()> wake) {
@@ -316,7 +341,10 @@ void ResidentSet::LoadLoop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const std::optional<CacheId> id = cache_.NextLoad(clock_->NowUs());
-    if (id) {
+    if (id && !slots_.contains(*id)) {  // a charge
+      cache_.LoadDone(*id, cache_.View(*id, clock_->NowUs()).reserved_bytes, clock_->NowUs());
+      WakeAll();
+    } else if (id) {
       LoadOne(context, *id, lock);
     } else {
       loaders_.wait_for(lock, kIdleTick);  // a pin whose load failed is tried again without anybody's asking
@@ -392,7 +420,8 @@ void ResidentSet::DropLoop() {
       lock.lock();
     }
     if (id) {
-      std::shared_ptr<const VariantWeights> weights = std::move(slots_.at(*id).weights);
+      std::shared_ptr<const VariantWeights> weights;  // none of a charge
+      if (const auto slot = slots_.find(*id); slot != slots_.end()) weights = std::move(slot->second.weights);
       lock.unlock();
       weights.reset();
       lock.lock();

@@ -83,6 +83,10 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   Status Evict(const StoredGeneration& generation);
   // As ResidencyCache::CheckFits.
   Status CheckFits(const StoredGeneration& generation) const;
+  // Counts bytes of what variants need besides weights until the answer goes; makes room for them, and waits until
+  // there is. kResourceExhausted when what is pinned, or one that has a name, could never be had beside them;
+  // kUnavailable after Stop.
+  Result<std::shared_ptr<void>> Charge(uint64_t bytes);
   // Asks for a load and waits for its end: ok when resident, else why not. kUnavailable after Stop.
   Status LoadBlocking(const StoredGeneration& generation);
 
@@ -96,6 +100,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   struct Totals {
     CacheStats stats;
     uint64_t budget_bytes = 0, reserved_bytes = 0, resident_bytes = 0;
+    uint64_t charged_bytes = 0;  // of them, for other things than weights
   };
   Totals Sums() const;
 
@@ -121,6 +126,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   void EndLease(CacheId id);
   void CountRequest(CacheId id, int64_t now_us);
   void EndAsk(CacheId id);
+  void EndCharge(CacheId id);
   void Forget(CacheId id, const std::string& digest);
   void LoadLoop();
   void LoadOne(KernelContext& context, CacheId id, std::unique_lock<std::mutex>& lock);

@@ -31,11 +31,12 @@ struct TextParts {
   const ModelConfig& config;
   GenerationDefaults defaults;
   const ModelText* text_under = nullptr;  // of what it was made on
+  const TokenizerLoader& load_tokenizer = {};
 };
 
 Result<std::shared_ptr<Variant>> MakeVariant(const std::string& name, TextParts parts) {
   auto variant = std::make_shared<Variant>();
-  DF_ASSIGN_OR_RETURN(ModelText text, LoadModelText(parts.directory, parts.text_under));
+  DF_ASSIGN_OR_RETURN(ModelText text, LoadModelText(parts.directory, parts.text_under, parts.load_tokenizer));
   variant->name = name;
   variant->root = variant->directory = parts.directory;
   variant->eos_ids = StopTokens(text, parts.defaults, parts.config);
@@ -152,7 +153,7 @@ Status VerifySource(const VariantSource& source) {
 }
 
 Result<std::shared_ptr<Variant>> DescribeVariant(const Variant& under, const VariantSource& source,
-                                                 const std::string& name) {
+                                                 const std::string& name, const TokenizerLoader& load_tokenizer) {
   // A variant that says nothing of its own samples as what it was made on.
   GenerationDefaults defaults = under.defaults;
   DF_ASSIGN_OR_RETURN(const bool has_own, HasFile(source.directory + "/generation_config.json"));
@@ -162,7 +163,8 @@ Result<std::shared_ptr<Variant>> DescribeVariant(const Variant& under, const Var
   DF_ASSIGN_OR_RETURN(auto variant, MakeVariant(name, {.directory = source.directory,
                                                        .config = source.info.config,
                                                        .defaults = std::move(defaults),
-                                                       .text_under = under.text.get()}));
+                                                       .text_under = under.text.get(),
+                                                       .load_tokenizer = load_tokenizer}));
   variant->stored_bytes = source.info.stored_bytes;
   variant->resident_bytes = source.info.resident_bytes;
   return variant;

@@ -50,7 +50,7 @@ Status VerifySource(const VariantSource& source);
 // The text side of `source` for a variant called `name`: what it lacks is that of `under`, the variant that it was made
 // on: its parent, or the base. LoadModelText's errors.
 Result<std::shared_ptr<Variant>> DescribeVariant(const Variant& under, const VariantSource& source,
-                                                 const std::string& name);
+                                                 const std::string& name, const TokenizerLoader& load_tokenizer = {});
 
 // Packs the weights. `parent` are those of source.parent, null without. kUnavailable starting with kGenerationGone when
 // the files were changed in place since they were opened (kCorrupt when this is the first reading), kResourceExhausted

@@ -93,7 +93,8 @@ Result<NamedTemplates> TemplateFiles(const std::string& directory) {
   return templates;
 }
 
-Status LoadTokenizer(const std::string& directory, const ModelText* base, ModelText& text) {
+Status LoadTokenizer(const std::string& directory, const ModelText* base, const TokenizerLoader& load,
+                     ModelText& text) {
   const std::string path = directory + "/tokenizer.json";
   DF_ASSIGN_OR_RETURN(const bool own, HasFile(path));
   if (!own) {
@@ -102,7 +103,8 @@ Status LoadTokenizer(const std::string& directory, const ModelText* base, ModelT
     text.control_text = base->control_text;
     return Status::Ok();
   }
-  DF_ASSIGN_OR_RETURN(text.tokenizer, Tokenizer::Load(path, base == nullptr ? nullptr : base->tokenizer));
+  const auto known = base == nullptr ? nullptr : base->tokenizer;
+  DF_ASSIGN_OR_RETURN(text.tokenizer, load ? load(path, known) : Tokenizer::Load(path, known));
   const bool shared = base != nullptr && text.tokenizer == base->tokenizer;
   text.control_text = shared ? base->control_text : std::make_shared<const ControlText>(text.tokenizer->added_tokens());
   return Status::Ok();
@@ -175,11 +177,12 @@ Status LoadStopIds(const std::string& directory, const ModelText* base, ModelTex
 
 }  // namespace
 
-Result<ModelText> LoadModelText(const std::string& directory, const ModelText* base) {
+Result<ModelText> LoadModelText(const std::string& directory, const ModelText* base,
+                                const TokenizerLoader& load_tokenizer) {
   ModelText text;
   const std::string config_path = directory + "/tokenizer_config.json";
   DF_ASSIGN_OR_RETURN(const Json config, ReadOptionalJson(config_path));
-  DF_RETURN_IF_ERROR(LoadTokenizer(directory, base, text));
+  DF_RETURN_IF_ERROR(LoadTokenizer(directory, base, load_tokenizer, text));
   if (const Status status = LoadSpecialIds(config, base, text); !status.ok()) return status.Annotate(config_path);
   if (const Status status = LoadTemplate(directory, config, base, text); !status.ok()) {
     return status.Annotate(directory);

@@ -7,6 +7,7 @@
 #ifndef DELTAFOLD_TEXT_MODEL_TEXT_H_
 #define DELTAFOLD_TEXT_MODEL_TEXT_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,11 @@ struct ModelText {
 // The only errors are kNotFound (no tokenizer.json and no base), those of HasFile, Tokenizer::Load and
 // ChatTemplate::Compile, and kCorrupt (tokenizer_config.json or generation_config.json; a named special token that the
 // tokenizer lacks).
-Result<ModelText> LoadModelText(const std::string& directory, const ModelText* base = nullptr);
+// `load_tokenizer` reads the file of a tokenizer (`known`: the base's, or null); empty: Tokenizer::Load does.
+using TokenizerLoader = std::function<Result<std::shared_ptr<const Tokenizer>>(const std::string& path,
+                                                                               std::shared_ptr<const Tokenizer> known)>;
+Result<ModelText> LoadModelText(const std::string& directory, const ModelText* base = nullptr,
+                                const TokenizerLoader& load_tokenizer = {});
 
 }  // namespace df
 

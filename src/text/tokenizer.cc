@@ -36,7 +36,7 @@ Status CheckDepth(std::string_view json) {
   return Status::Ok();
 }
 
-std::array<uint64_t, 2> DigestOf(std::string_view json) {
+Tokenizer::FileDigest DigestOf(std::string_view json) {
   const XXH128_hash_t hash = XXH3_128bits(json.data(), json.size());
   return {hash.low64, hash.high64};
 }
@@ -51,8 +51,15 @@ std::vector<int32_t> ToIds(std::string_view bytes) {
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& path,
                                                          std::shared_ptr<const Tokenizer> known) {
+  return LoadOrFind(
+      path, [&](const FileDigest& digest) { return known != nullptr && known->digest_ == digest ? known : nullptr; });
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::LoadOrFind(const std::string& path, const Find& find) {
   DF_ASSIGN_OR_RETURN(const std::string json, ReadFileBounded(path, kMaxFileBytes));
-  if (known != nullptr && known->digest_ == DigestOf(json)) return known;
+  if (find) {
+    if (auto known = find(DigestOf(json)); known != nullptr) return known;
+  }
   Result<std::shared_ptr<const Tokenizer>> parsed = Parse(json);
   if (!parsed.ok()) return parsed.status().Annotate(path);
   return parsed;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,10 @@ class Tokenizer {
   // `known` (may be null) is returned when it was read from the same bytes.
   static Result<std::shared_ptr<const Tokenizer>> Load(const std::string& path,
                                                        std::shared_ptr<const Tokenizer> known = nullptr);
+  // As Load, with what `find` (may be empty) knows to be read from the same bytes; it answers null for none.
+  using FileDigest = std::array<uint64_t, 2>;  // XXH3-128 of the file
+  using Find = std::function<std::shared_ptr<const Tokenizer>(const FileDigest&)>;
+  static Result<std::shared_ptr<const Tokenizer>> LoadOrFind(const std::string& path, const Find& find);
   static Result<std::shared_ptr<const Tokenizer>> Parse(std::string_view json);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
@@ -89,6 +94,7 @@ class Tokenizer {
   // No text longer than this can be `n_tokens` or fewer: a cheap refusal of prompts that are far too long. SIZE_MAX for
   // tokenizers that may drop or shorten text before splitting it.
   size_t MaxTextBytes(int64_t n_tokens) const;
+  const FileDigest& file_digest() const { return digest_; }
   // What this tokenizer occupies, estimated from its tables.
   size_t memory_bytes() const { return memory_bytes_; }
 
@@ -99,8 +105,8 @@ class Tokenizer {
   Result<std::vector<int32_t>> EncodeMarked(std::string_view text, const size_t* broken_at, size_t n_broken,
                                             const EncodeOptions& options) const;
 
-  dft_tokenizer* handle_;                // owned
-  std::array<uint64_t, 2> digest_ = {};  // XXH3-128 of the file
+  dft_tokenizer* handle_;  // owned
+  FileDigest digest_ = {};
   int32_t vocab_ = 0;
   size_t memory_bytes_ = 0;
   size_t max_bytes_per_token_ = 0;  // 0: not bounded
