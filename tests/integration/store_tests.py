@@ -301,6 +301,34 @@ class StoreTests(AdminCalls):
             assert self.counters(server)["failures"] == 0 and self.n_resident(server) == 1
 
 
+    def test_a_request_waits_for_weights_only_so_long(self):
+        with self.served("--variant-wait-timeout", "1") as (server, root):
+            assert self.load(server, MATH, root / MATH)[0] == 200
+            n_bytes = self.rows(server)[MATH]["resident_bytes"]
+        with self.served("--variant-wait-timeout", "1", "--variant-bytes", str(n_bytes * 3 // 2)) as (server, root):
+            for name in (MATH, FRENCH):
+                assert self.load(server, name, root / name)[0] == 200
+            assert self.complete(server, MATH, "x")[0] == 200
+            ended = threading.Event()
+
+            def keep_leased():
+                while not ended.is_set():
+                    assert self.complete(server, MATH, "x", n_tokens=64)[0] == 200
+
+            threads = [threading.Thread(target=keep_leased) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            began = time.monotonic()
+            status, head, content = server.request("POST", "/v1/completions", {"model": FRENCH, "prompt": "x", "max_tokens": 4})
+            took = time.monotonic() - began
+            ended.set()
+            for thread in threads:
+                thread.join()
+            assert status == 503 and "Retry-After" in head and 0.9 < took < 2.5, (status, head, took)
+            assert "variant-wait-timeout" in content.decode() and FRENCH in content.decode(), content
+            assert self.complete(server, FRENCH, "x")[0] == 200  # its load went on
+
+
 @contextlib.contextmanager
 def root_of(directories):
     """A root that holds copies of all directories by name."""
