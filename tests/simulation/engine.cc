@@ -144,6 +144,7 @@ void Engine::EndStep() {
   if (is_stopped_) return;
   if (!is_healthy_ && steps_.PerMille(environment_.plan.step_fault_per_mille)) {
     environment_.trace.Note("step fails", "no memory");
+    // As EndWithoutMemory, told in the order of arrival: that of Clear is one of addresses.
     End(scheduler_.RemoveAll(), ResourceExhausted("no memory for the next step of the model"));
     return Turn();
   }
