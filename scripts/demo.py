@@ -22,8 +22,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo"
-# Signs with one scale a row and one a column: of the one-bit codes the one that keeps most (demo/README.md).
-COMPRESS = ["--code", "rank1", "--calibrate", "none"]  # as the bundled deltas were made
 READY_S = 60
 REQUEST_S = 120
 MAX_IN_FLIGHT = 512  # requests; `serve` queues 1024 by default
@@ -51,7 +49,7 @@ def weight_file_bytes(directory):
 
 def compress(binary, base, finetune, out):
     shutil.rmtree(out, ignore_errors=True)
-    command = [binary, "compress", "--base", base, "--finetune", finetune, "--out", out, *COMPRESS]
+    command = [binary, "compress", "--base", base, "--finetune", finetune, "--out", out]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise DemoError(f"compress failed ({done.returncode}): {' '.join(map(str, command))}\n{done.stdout}")
@@ -290,7 +288,7 @@ def run(options):
     full_bytes = weight_file_bytes(DEMO / family["base"]["path"])  # every full fine-tune has the base's tensors
     n_members = len(family["variants"]) + 1
 
-    print(color("Compressing four full fine-tunes against the base", 1))
+    print(color("Compressing four full fine-tunes against the base, each fitted to text that it writes itself", 1))
     prepare(binary, family, out)
     print(color(f"Serving the base and {n_members - 1} variants in one process", 1))
     start = time.monotonic()

@@ -49,9 +49,11 @@ class Plan(unittest.TestCase):
         self.assertNotIn("planes2", done.stdout)
 
     def test_a_model_directory_is_planned_by_its_config(self):
-        plan = answer("plan", DEMO / "zen-mini-base", "--code", "rank1")
+        plan = answer("plan", DEMO / "zen-mini-base", "--code", "rank1", "--embeddings", "planes2")
         inspected = json.loads(deltafold("inspect", DEMO / "deltas" / "zen-mini-german", "--json").stdout)
         self.assertEqual(plan["codes"][0]["figures"]["delta_bytes"]["value"], inspected["bytes"])
+        plain = answer("plan", DEMO / "zen-mini-base", "--code", "rank1", "--embeddings", "planes2", "--calibrate", "none")
+        self.assertGreater(plain["codes"][0]["figures"]["delta_bytes"]["value"], inspected["bytes"])
 
     def test_what_makes_no_sense_is_wrong_usage(self):
         for arguments in ([], ["--d-model", "64"], ["qwen3-0.6b", "--code", "one-bit"], ["qwen3-0.6b", "--medium", "disk"],
@@ -95,7 +97,15 @@ class Eval(unittest.TestCase):
                          [json.loads(line)["answer"] for line in (DEMO / "eval" / "math.jsonl").read_text().splitlines()[:6]])
         written = json.loads(report.read_text())
         self.assertEqual(written["results"], found["results"])
-        table = deltafold("eval", *arguments).stdout
+        done = deltafold("eval", *arguments, "--card")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        table, card = done.stdout, (math / "README.md").read_text()
+        self.assertIn("base_model", card)
+        self.assertIn("6 questions of `math`", card)
+        self.assertIn("perplexity of `text.txt`", card)
+        self.assertEqual(deltafold("eval", *arguments, "--card").returncode, 0)
+        self.assertEqual((math / "README.md").read_text(), card)
+        self.assertEqual(deltafold("inspect", math).returncode, 0)
         for words in ("difference [95 %]", "full perplexity", "KL / mine [95 %]", "rank1"):
             self.assertIn(words, table)
 
