@@ -380,7 +380,7 @@ class Deltas(unittest.TestCase):
         self.assertIn(shown.stdout, done.stdout)
         matrix = next(tensor for tensor in kept if tensor["name"].endswith("q_proj.weight"))
         for candidate in matrix["candidates"]:
-            self.assertRegex(shown.stdout, rf"\b{candidate['code']} +{candidate['bytes']} +{candidate['error']:.4f}")
+            self.assertRegex(shown.stdout, rf"\b{re.escape(candidate['code'])} +{candidate['bytes']} +{candidate['error']:.4f}")
         self.assertEqual(json.loads(deltafold("inspect", out, "--choices", "--json").stdout)["choices"], kept)
         self.assert_fails(deltafold("inspect", BASE, "--choices"), "for a delta")
         for content in ('{"tensors": 7}', '{"tensors": [7]}', '{"tensors": [{"name": "a"}]}', "{}",
