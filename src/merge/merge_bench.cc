@@ -13,23 +13,32 @@
 namespace df::merge {
 namespace {
 
-// A tensor stored as BF16: the base, or the base and a difference of `rank` terms with some noise (0: noise alone).
+// Uniform in [-0.5, 0.5) times `scale`, on all threads.
+Mat<float> Uniform(ThreadPool& pool, size_t rows, size_t cols, uint64_t seed, double scale) {
+  Mat<float> a(rows, cols);
+  pool.ParallelFor(rows, 1, [&](size_t begin, size_t end, size_t) {
+    for (size_t i = begin * cols; i < end * cols; ++i) {
+      a.Row(0)[i] = static_cast<float>(scale * (RandomUnit(seed, i) - 0.5));
+    }
+  });
+  return a;
+}
+
+// A tensor stored as BF16: the base (seed 0), or the base and a difference of `rank` terms and some noise (rank 0:
+// noise alone).
 std::vector<Bf16> MadeWeights(size_t rows, size_t cols, uint64_t seed, size_t rank) {
-  std::vector<Bf16> weights(rows * cols);
-  Mat<float> left(rows, std::max<size_t>(rank, 1)), right(left.cols(), cols), change(rows, cols);
-  for (size_t i = 0; seed > 0 && i < rows * left.cols(); ++i) {
-    left.Row(0)[i] = static_cast<float>(0.02 * (RandomUnit(seed, i) - 0.5));
-  }
-  for (size_t i = 0; seed > 0 && i < cols * left.cols(); ++i) {
-    right.Row(0)[i] = static_cast<float>(RandomUnit(seed + 100, i) - 0.5);
-  }
   ThreadPool pool(UsableCpus());
-  if (rank > 0) linalg::Multiply(pool, left.view(), right.view(), change.view());
-  const double noise = seed == 0 ? 0 : rank == 0 ? 0.02 : 0.002;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const double value = 0.1 * (RandomUnit(1, i) - 0.5) + noise * (RandomUnit(seed + 200, i) - 0.5);
-    weights[i] = ToBf16(static_cast<float>(value + double{change.Row(0)[i]}));
+  Mat<float> made = Uniform(pool, rows, cols, 1, 0.1);
+  std::vector<Bf16> weights(rows * cols);
+  if (seed > 0) {
+    const Mat<float> noise = Uniform(pool, rows, cols, seed + 200, rank == 0 ? 0.02 : 0.002);
+    for (size_t i = 0; i < weights.size(); ++i) made.Row(0)[i] += noise.Row(0)[i];
   }
+  if (seed > 0 && rank > 0) {
+    const Mat<float> left = Uniform(pool, rows, rank, seed, 0.02), right = Uniform(pool, rank, cols, seed + 100, 1);
+    linalg::AddProduct(left.view(), right.view(), made.view());
+  }
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = ToBf16(made.Row(0)[i]);
   return weights;
 }
 
