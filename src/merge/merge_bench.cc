@@ -76,6 +76,7 @@ void BM_Elementwise(benchmark::State& state, const char* name, double density) {
       ->ArgName("threads")                                \
       ->Arg(1)                                            \
       ->Arg(2)                                            \
+      ->MeasureProcessCPUTime()                           \
       ->UseRealTime()                                     \
       ->Unit(benchmark::kMillisecond)
 DF_BENCH(linear, 1);
@@ -126,6 +127,7 @@ BENCHMARK(BM_Monosoup)
     ->Arg(280)
     ->Arg(0)
     ->Iterations(1)
+    ->MeasureProcessCPUTime()
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
