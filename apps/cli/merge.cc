@@ -37,7 +37,7 @@ constexpr char kExamples[] =
     "them;\n"
     "  svd_average, monosoup, opcm. A recipe file may give every parameter by filter or along the layers; `slices` "
     "and\n"
-    "  other methods are refused by name.\n"
+    "  other methods are refused by name. Codes of --as delta: deltafold compress --help.\n"
     "Examples:\n"
     "  deltafold merge recipe.yml ./merged\n"
     "  deltafold merge recipe.yml ./merged --dry-run       # bytes, memory and time\n"
@@ -67,7 +67,8 @@ std::string WaysText(const Json& report) {
 }
 
 void PrintReport(const Json& report) {
-  Table table({{"model"}, {"norm of its difference", Align::kRight}});
+  const bool has_base = report["norms_of"] == "differences";
+  Table table({{"model"}, {has_base ? "norm of its difference" : "norm of its weights", Align::kRight}});
   for (size_t i = 0; i < report["models"].size(); ++i) {
     table.AddRow({report["models"][i].get<std::string>(), FormatFixed(report["task_norms"][i].get<double>(), 4)});
   }

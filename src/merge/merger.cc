@@ -144,6 +144,7 @@ MergeReport ReportOf(const MergePlan& plan, const MergeSources& sources, std::ve
                      .vocab = plan.vocabulary.rows,
                      .n_added_tokens = plan.vocabulary.n_added,
                      .tied = plan.tied,
+                     .has_base = plan.method->needs_base,
                      .scales = {}};
   for (const MergeSource& model : sources.models) report.model_names.push_back(model.name);
   for (size_t i = 0; i < reports.size(); ++i) {

@@ -78,10 +78,12 @@ Result<SpectrumReport> ReadCut(const Json& note) {
 std::string NormLines(const MergeReport& report) {
   std::string lines;
   const std::vector<double> norms = report.TaskNorms();
+  const std::string what = report.has_base ? "difference" : "weights";
   for (size_t i = 0; i < norms.size() && i < report.model_names.size(); ++i) {
-    lines += "| norm of the difference, " + DumpJson(Json(report.model_names[i])) + " | " + Decimal(norms[i]) + " |\n";
+    lines +=
+        "| norm of the " + what + ", " + DumpJson(Json(report.model_names[i])) + " | " + Decimal(norms[i]) + " |\n";
   }
-  lines += "| norm of the merged difference | " + Decimal(report.ResultNorm()) + " |\n";
+  lines += "| norm of the merged " + what + " | " + Decimal(report.ResultNorm()) + " |\n";
   const std::optional<double> kept = report.MeanKeptEnergy();
   if (kept) lines += "| mean energy of what was kept of spectra | " + Decimal(*kept) + " |\n";
   if (report.n_added_tokens > 0) {
@@ -127,6 +129,7 @@ Json ToJson(const MergeReport& report) {
                {"vocab", report.vocab},
                {"added_tokens", report.n_added_tokens},
                {"tied", report.tied},
+               {"norms_of", report.has_base ? "differences" : "weights"},
                {"task_norms", report.TaskNorms()},
                {"result_norm", report.ResultNorm()}};
   if (const std::optional<double> kept = report.MeanKeptEnergy()) json["mean_kept_energy"] = *kept;

@@ -26,6 +26,7 @@ struct MergeReport {
   size_t n_shards = 0;
   size_t vocab = 0, n_added_tokens = 0;
   bool tied = false;
+  bool has_base = false;       // norms and coefficients are of the differences to it, else of the models
   std::vector<double> scales;  // opcm: lambda_1 .. lambda_k
 
   double ResultNorm() const;              // |W - W_b| (|W| without a base) over all tensors

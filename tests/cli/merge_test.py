@@ -93,7 +93,7 @@ class Merge(unittest.TestCase):
         self.assertNotIn(str(ROOT), card)
         for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
             self.assertTrue((self.out / name).exists(), name)
-        run = deltafold("run", "--model", self.out, "--prompt", "2+2", "--max-tokens", 4)
+        run = deltafold("run", "--model", self.out, "2+2", "--max-tokens", 4)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual(self.left(), ["out"])
 
