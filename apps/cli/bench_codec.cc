@@ -22,8 +22,9 @@ constexpr char kExamples[] =
     "  deltafold bench codec --shape qwen3-0.6b --dir /var/tmp\n"
     "  deltafold bench codec --quick --json\n"
     "  deltafold bench codec --shape qwen3-0.6b --keep\n"
+    "  deltafold bench codec --shape llama-1b --family /var/tmp/llama-1b\n"
     "The family is made up in a temporary directory, which is removed without --keep: 0.3 GB for wide, 2.5 GB for\n"
-    "qwen3-0.6b.";
+    "qwen3-0.6b, 5.2 GB for llama-1b. With --family it is made once and used again.";
 
 void Print(const tools::CodecBenchReport& report) {
   const auto rate = [](double bytes_per_second) { return FormatBytes(static_cast<uint64_t>(bytes_per_second)) + "/s"; };
@@ -44,7 +45,12 @@ void Print(const tools::CodecBenchReport& report) {
                   FormatPercent(line.bytes_per_second() / report.copy_bytes_per_second),
                   FormatPercent(line.bytes_per_second() / report.disk_read_bytes_per_second)});
   }
-  std::cout << table.Render();
+  std::cout << table.Render() << "\n";
+  for (const tools::CodecLine& line : report.lines) {
+    if (!line.target) continue;
+    std::cout << (line.passes() ? "pass  " : "MISS  ") << line.what << ": " << FormatPercent(line.share_of_limit())
+              << " of " << line.target->of << ", wanted " << FormatPercent(line.target->share) << "\n";
+  }
   if (!report.kept.empty()) std::cout << "\nbase, fine-tune, delta-0 and compressed are in " << report.kept << "\n";
 }
 
@@ -72,6 +78,7 @@ void AddBenchCodec(const Command& bench) {
   command.Option("--shape", arguments->options.shape, "Of the made-up family, as in bench model [wide]").Value("SHAPE");
   command.Option("--dir", arguments->options.directory, "Where to put it [the system's temporary directory]")
       .Value("DIR");
+  command.Option("--family", arguments->options.family, "Where the family is, or is to be made and left").Value("DIR");
   command.Option("--threads", arguments->options.n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
   command.Switch("--keep", arguments->options.keep, "Leave the family there and say where");
   command.Switch("--quick", arguments->quick, "A small family, one round");

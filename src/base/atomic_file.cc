@@ -75,6 +75,39 @@ Status ClearJournals(const std::string& target, const AtomicDirectory::Options& 
   return Status::Ok();
 }
 
+// Opens every file and folder below `directory`, and itself at last, and calls visit(fd, path).
+template <typename Visit>
+Status ForEachDescriptor(const std::string& directory, const Visit& visit) {
+  const auto open_and_visit = [&](const std::string& path, int flags) -> Status {
+    const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | flags);
+    if (fd < 0) return IoError("cannot open " + path, errno);
+    const Status status = visit(fd, path);
+    close(fd);
+    return status;
+  };
+  std::error_code error;
+  for (fs::recursive_directory_iterator entries(directory, error);
+       !error && entries != fs::recursive_directory_iterator(); entries.increment(error)) {
+    if (entries->is_symlink(error)) continue;
+    const bool is_folder = entries->is_directory(error);
+    DF_RETURN_IF_ERROR(open_and_visit(entries->path().string(), is_folder ? O_DIRECTORY : 0));
+  }
+  if (error) return IoError("cannot list " + directory, error.value());
+  return open_and_visit(directory, O_DIRECTORY);
+}
+
+// The disk begins with all files before any is waited for: one wait, not one a file.
+Status SyncTree(const std::string& directory) {
+  DF_RETURN_IF_ERROR(ForEachDescriptor(directory, [](int fd, const std::string&) {
+    static_cast<void>(sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));  // a request
+    return Status::Ok();
+  }));
+  return ForEachDescriptor(directory, [](int fd, const std::string& path) {
+    // Some file systems cannot fsync a directory (SyncDirectoryOf).
+    return fsync(fd) == 0 || errno == EINVAL ? Status::Ok() : IoError("cannot fsync " + path, errno);
+  });
+}
+
 // Swaps what two names stand for: a process killed at any moment leaves one of the two under `target`.
 Status Exchange(const std::string& temporary, const std::string& target) {
   if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return Status::Ok();
@@ -223,7 +256,17 @@ AtomicDirectory::~AtomicDirectory() {
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
+Status AtomicDirectory::WriteFile(const std::string& name, std::string_view content) const {
+  const std::string path = temporary_ + "/" + name;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) return IoError("cannot create " + path, errno);
+  const Status status = internal::WriteFully(fd, 0, AsBytes(content), path);
+  close(fd);
+  return status;
+}
+
 Status AtomicDirectory::Commit() {
+  DF_RETURN_IF_ERROR(SyncTree(temporary_));
   std::error_code ignored;
   const bool replaces = options_.replace && fs::exists(fs::symlink_status(target_, ignored));
   if (replaces) {

@@ -53,7 +53,8 @@ Status WriteFileAtomically(const std::string& path, std::string_view content);
 // Makes what was renamed to `path` durable under that name. kIo.
 Status SyncDirectoryOf(const std::string& path);
 
-// A directory that appears whole or not at all. Files are written into path(); Commit renames it to the target.
+// A directory that appears whole or not at all. Files are written into path(), durably or not; Commit makes them so and
+// renames it to the target.
 // Destroyed without Commit: removed, unless it is to be kept. An existing target is replaced only when `replace` is set
 // and it is a directory that is empty or holds `mark`, and neither is nor contains one of `inputs`: a mistyped name
 // must not cost anybody's data.
@@ -78,7 +79,9 @@ class AtomicDirectory {
   const std::string& path() const { return temporary_; }
   // Whether it stays for TakeOver when it is destroyed without Commit.
   void Keep(bool is_kept) { is_kept_ = is_kept; }
-  // kFailedPrecondition when another has made the target since; kIo.
+  // A file in it, in an existing folder of it where `name` has one; durable with Commit. kIo.
+  Status WriteFile(const std::string& name, std::string_view content) const;
+  // Puts all that is in it on the disk, then renames. kFailedPrecondition when another has made the target since; kIo.
   Status Commit();
 
  private:

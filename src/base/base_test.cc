@@ -20,6 +20,7 @@
 
 #include "base/atomic_file.h"
 #include "base/clock.h"
+#include "base/even_shares.h"
 #include "base/float16.h"
 #include "base/mapped_file.h"
 #include "base/presence.h"
@@ -402,6 +403,38 @@ TEST(ThreadPool, VisitsEveryIndexOnceForAnyThreadsAndGrain) {
       }
     }
   }
+}
+
+TEST(ThreadPool, SharesEvenlyVisitsEveryIndexOnceForAnyThreadsAndPieces) {
+  for (const size_t n_threads : {1UL, 2UL, 3UL, 7UL}) {
+    ThreadPool pool(n_threads);
+    for (const size_t n : {0UL, 1UL, 5UL, 64UL, 1000UL}) {
+      for (const size_t piece : {1UL, 3UL, 64UL, 2000UL}) {
+        std::vector<std::atomic<int>> visits(n), busy(n_threads);
+        ParallelForEvenly(pool, n, piece, [&](size_t begin, size_t end, size_t thread) {
+          EXPECT_EQ(busy[thread].fetch_add(1), 0) << "a number is one thread's at a time";
+          EXPECT_TRUE(begin < end && (n_threads == 1 || end - begin <= piece));
+          for (size_t i = begin; i < end; ++i) ++visits[i];
+          --busy[thread];
+        });
+        for (size_t i = 0; i < n; ++i) ASSERT_EQ(visits[i].load(), 1) << i;
+      }
+    }
+  }
+}
+
+TEST(ThreadPool, AThreadThatIsThroughTakesPiecesOfOneThatIsNot) {
+  ThreadPool pool(2);
+  std::atomic<size_t> n_done{0};
+  // The first piece of the caller's half lasts until all others are done: somebody else did the rest of that half.
+  ParallelForEvenly(pool, 100, 1, [&](size_t begin, size_t, size_t) {
+    if (begin == 0) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (n_done.load() < 99 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    }
+    ++n_done;
+  });
+  EXPECT_EQ(n_done.load(), 100U);
 }
 
 TEST(Float16, RoundTripsEveryHalf) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "base/work_behind.h"
 #include "codec/compress_steps.h"
 #include "codec/model_card.h"
 #include "codec/output_target.h"
@@ -32,8 +33,13 @@ struct Turn {
   const WeightInputs* inputs = nullptr;  // null = none
 };
 
-// The stream of tensors: reports progress before each, gives its pages back after. With a calibration, all matrices of
-// a layer have their turn when the first is due.
+// Whether any code would be fitted.
+bool FitsCodes(const CompressOptions& options) {
+  return options.calibration && (!options.matrices || TakesInputs(*options.matrices));
+}
+
+// The stream of tensors: reports progress before each. With a calibration, all matrices of a layer have their turn when
+// the first is due.
 class Pass {
  public:
   // `tied_inputs`: of an embedding that is the head too; may be null.
@@ -44,18 +50,19 @@ class Pass {
     for (size_t i = 0; i < tasks.size(); ++i) {
       progress_.n_bytes += n_passes * tasks[i].fine_tune->view.bytes.size();
       place_of_[tasks[i].slot.name] = i;
+      order_.push_back(i);
     }
+    // As a delta has them: what is written first need not be moved. Inputs come in the order of the tasks alone.
+    if (!FitsCodes(options)) std::ranges::sort(order_, {}, [&](size_t i) { return tasks[i].slot.name; });
   }
 
   // `stream` null: no matrix has inputs. The embedding's turn comes first.
   using Body = std::function<Status(const Turn& turn)>;
   Status ForEachTask(LayerStream* stream, const Body& body) {
     size_t layer = 0;
-    for (size_t i = 0; i < tasks_.size(); ++i) {
+    for (const size_t i : order_) {
       if (!stream || tasks_[i].slot.kind != SlotKind::kMatrix) {
         DF_RETURN_IF_ERROR(TakeOwnTurn(stream, i, body));
-        tasks_[i].base->file->DropPages(tasks_[i].base->view.bytes);
-        tasks_[i].fine_tune->file->DropPages(tasks_[i].fine_tune->view.bytes);
       } else if (tasks_[i].slot.name == WeightName(layer, LinearSlot::kQ)) {
         DF_RETURN_IF_ERROR(RunLayer(*stream, layer++, body));
       }
@@ -100,6 +107,7 @@ class Pass {
   const CompressOptions& options_;
   const WeightInputs* tied_inputs_;
   std::unordered_map<std::string, size_t> place_of_;
+  std::vector<size_t> order_;  // places of the tasks, as they have their turns
   CompressOptions::Progress progress_;
 };
 
@@ -179,6 +187,7 @@ Result<Plan> MakePlan(ThreadPool& pool, const std::vector<WeightTask>& tasks, co
                                           : SurveyWeight(pool, task.pair(), {kind, turn.inputs, stream != nullptr}));
     Candidate& first = candidates.front();
     if (first.bytes == 0 && task.must_be_stored) first.bytes = task.fine_tune->view.bytes.size();
+    if (!shown || kind != SurveyKind::kMatrix) task.DropPages();  // else the stream does
     return steps.End(NoteOf(task.slot.name, candidates));
   });
   DF_RETURN_IF_ERROR(surveyed);
@@ -284,9 +293,38 @@ Status CheckTotal(const Plan& plan, const CompressReport& report) {
                   std::to_string(*plan.total_bytes));
 }
 
+// What is encoded waits for the disk in at most so much memory, beside the weight at hand.
+constexpr uint64_t kMaxBehindBytes = uint64_t{16} << 20;
+
+uint64_t OwnedBytes(const EncodedWeight& encoded) {
+  uint64_t bytes = 0;
+  for (const Buffer<uint8_t>& buffer : encoded.owned) bytes += buffer.size();
+  return bytes;
+}
+
+enum class Pages { kGiveBack, kLeave };
+
+// Writes what was encoded, weight by weight, behind whoever encodes.
+struct Storing {
+  DeltaWriter& writer;
+  CompressSteps& steps;
+  WorkBehind behind{kMaxBehindBytes};
+
+  Status Do(const WeightTask& task, EncodedWeight encoded, Json note, Pages pages) {
+    const uint64_t bytes = OwnedBytes(encoded);
+    auto shared = std::make_shared<EncodedWeight>(std::move(encoded));
+    return behind.Do(bytes, [this, &task, shared = std::move(shared), note = std::move(note), pages] {
+      DF_RETURN_IF_ERROR(Store(task, shared->delta, writer));
+      if (pages == Pages::kGiveBack) task.DropPages();
+      return steps.End(note);
+    });
+  }
+};
+
 Status EncodeAll(ThreadPool& pool, LayerStream* stream, Pass& pass, Plan plan, const CompressOptions& options,
                  DeltaWriter& writer, CompressSteps& steps, CompressReport& report) {
   report.weights.resize(plan.codes.size());
+  Storing storing{writer, steps};
   const Status status = pass.ForEachTask(stream, [&](const Turn& turn) -> Status {
     WeightReport& weight = report.weights[turn.place];
     weight = Describe(turn.task);
@@ -294,21 +332,22 @@ Status EncodeAll(ThreadPool& pool, LayerStream* stream, Pass& pass, Plan plan, c
     const Json* const done = steps.NextOrNull();
     // What a stopped run has stored is seen by the weights behind it: with a calibration it is made again.
     if (done && !stream) return ReadEncoded(*done, weight);
-    DF_ASSIGN_OR_RETURN(const Encoding coded, EncodePlanned(pool, turn, plan, options));
-    const EncodedWeight& encoded = coded.encoded;
-    if (!done) {
-      DF_RETURN_IF_ERROR(Store(turn.task, encoded.delta, writer));
-    }
+    DF_ASSIGN_OR_RETURN(Encoding coded, EncodePlanned(pool, turn, plan, options));
+    EncodedWeight& encoded = coded.encoded;
+    const bool is_streamed = stream && turn.task.slot.kind == SlotKind::kMatrix;  // the stream has its pages
     if (stream && turn.task.slot.kind == SlotKind::kEmbedding) stream->Begin(&encoded.delta);
-    if (turn.inputs && turn.task.slot.kind == SlotKind::kMatrix) stream->Take(turn.slot, encoded.delta);
+    if (turn.inputs && is_streamed) stream->Take(turn.slot, encoded.delta);
     weight.code = CodeName(encoded.delta);
     weight.bytes = StoredBytes(encoded.delta);
     weight.quality = encoded.quality;
     weight.output_error = coded.output_error;
     weight.chosen = coded.chosen;
-    return done ? ReadEncoded(*done, weight) : steps.End(NoteOf(weight));
+    if (done) return ReadEncoded(*done, weight);
+    return storing.Do(turn.task, std::move(encoded), NoteOf(weight), is_streamed ? Pages::kLeave : Pages::kGiveBack);
   });
+  const Status stored = storing.behind.Finish();  // of what was encoded before a stop too
   DF_RETURN_IF_ERROR(status);
+  DF_RETURN_IF_ERROR(stored);
   return CheckTotal(plan, report);
 }
 
@@ -334,10 +373,34 @@ Result<std::optional<WeightInputs>> TiedInputs(LayerStream& stream, const ModelC
 // Null where no code would be fitted.
 Result<std::unique_ptr<LayerStream>> StreamFor(const Checkpoint& base, const Checkpoint& fine_tune,
                                                const CompressOptions& options) {
-  if (!options.calibration || (options.matrices && !TakesInputs(*options.matrices))) {
-    return std::unique_ptr<LayerStream>();
-  }
+  if (!FitsCodes(options)) return std::unique_ptr<LayerStream>();
   return LayerStream::Create(base, fine_tune, *options.calibration);
+}
+
+size_t MostParts(const Code& code) {
+  switch (code.kind) {
+    case CodeKind::kRaw: return 1;
+    case CodeKind::kSign: return (code.sign.scale == ScaleKind::kRank1 ? 3 : 2) + (code.rank > 0 ? 2 : 0);
+    case CodeKind::kByteRows: return 3;
+    case CodeKind::kRows:
+    case CodeKind::kExact:
+    case CodeKind::kLowRank: break;
+  }
+  return 2;
+}
+
+// As DeltaWriter's options ask for it; 0 where that cannot be told, or tensors come in the order of the layers.
+uint64_t HeaderBytes(const std::vector<WeightTask>& tasks, const CompressOptions& options) {
+  constexpr uint64_t kMetadataBytes = 1024;
+  constexpr uint64_t kEntryBytes = 100;  // dtype, shape and offsets of up to 12 digits each, a suffix
+  uint64_t bytes = kMetadataBytes;
+  if (FitsCodes(options)) return 0;
+  for (const WeightTask& task : tasks) {
+    const std::optional<Code>& code = GivenCode(task.slot.kind, options);
+    if (!code) return 0;
+    bytes += MostParts(*code) * (task.slot.name.size() + kEntryBytes);
+  }
+  return bytes;
 }
 
 // Everything from the first tensor to the directory's name.
@@ -381,7 +444,8 @@ Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const 
                                                       .replace = options.replace,
                                                       .inputs = {base.directory(), fine_tune.directory()},
                                                       .task = task,
-                                                      .resume = options.resume}));
+                                                      .resume = options.resume,
+                                                      .header_bytes = HeaderBytes(tasks, options)}));
   const Status status = WriteDelta(pool, base, fine_tune, tasks, options, *writer, report);
   if (status.code() == StatusCode::kCancelled) writer->Keep();
   DF_RETURN_IF_ERROR(status);

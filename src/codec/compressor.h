@@ -58,7 +58,7 @@ struct WeightReport {
 };
 
 struct CompressReport {
-  std::vector<WeightReport> weights;  // in the order of computation
+  std::vector<WeightReport> weights;  // in the order of the model
   uint64_t delta_bytes = 0;           // tensors of the delta
   uint64_t full_bytes = 0;            // tensors of the fine-tune
   size_t n_unchanged = 0;
@@ -76,15 +76,15 @@ Json ToJson(const CompressReport& report, const CompressOptions& options);
 // Writes `directory`, which appears whole or not at all. A run that was killed, or stopped by on_progress, leaves what
 // it did beside it, to be resumed with the same inputs and options (codec/compress_steps.h); the bytes are then those
 // of a run that was not stopped. Both checkpoints are read through their mappings and the pages given back; anonymous
-// memory stays below three times the largest tensor + 64 * d_in f64, and with a calibration its max_bytes and two f32
-// copies of a matrix besides. The bytes written depend on the inputs alone, with low-rank codes or a calibration also
-// on the processor's instruction set (linalg/). Resumed with a calibration, what was encoded is encoded again, since
-// the weights behind it see it, but not stored again. Codes are chosen in a pass of its own over all weights. The only
-// errors are kFailedPrecondition (not a fine-tune of this base; the directory exists, is being written, or a stopped
-// run's work is in the way or of another task; the bounds cannot be met), kInvalidArgument (calibration tokens that the
-// fine-tune does not have), kUnsupported (a config difference that a delta cannot express, a code that cannot hold a
-// weight), kCorrupt (NaN or infinity, naming the tensor), kCorrupt (a checkpoint that does not fit its config, or
-// changed while it was read), kIo and kCancelled.
+// memory stays below three times the largest tensor + 64 * d_in f64 + 16 MiB that wait for the disk, and with a
+// calibration its max_bytes and two f32 copies of a matrix besides. The bytes written depend on the inputs alone, with
+// low-rank codes or a calibration also on the processor's instruction set (linalg/). Resumed with a calibration, what
+// was encoded is encoded again, since the weights behind it see it, but not stored again. Codes are chosen in a pass of
+// its own over all weights. The only errors are kFailedPrecondition (not a fine-tune of this base; the directory
+// exists, is being written, or a stopped run's work is in the way or of another task; the bounds cannot be met),
+// kInvalidArgument (calibration tokens that the fine-tune does not have), kUnsupported (a config difference that a
+// delta cannot express, a code that cannot hold a weight), kCorrupt (NaN or infinity, naming the tensor), kCorrupt (a
+// checkpoint that does not fit its config, or changed while it was read), kIo and kCancelled.
 Result<CompressReport> Compress(ThreadPool& pool, const Checkpoint& base, const Checkpoint& fine_tune,
                                 const std::string& directory, const CompressOptions& options);
 

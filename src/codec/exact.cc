@@ -4,27 +4,28 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/even_shares.h"
 #include "codec/row_ops.h"
 
 namespace df {
 namespace {
 
-// sum |difference| of every row of the fine-tune; of rows that the base lacks, sum |weight|. NaN or infinite where a
-// weight is.
-Buffer<double> RowChanges(ThreadPool& pool, const WeightPair& pair) {
-  const size_t d_out = MatrixRows(pair.fine_tune);
+// The largest |difference| of every row of the fine-tune; of rows that the base lacks, the largest |weight|. Not finite
+// where a weight is not.
+Buffer<float> RowChanges(ThreadPool& pool, const WeightPair& pair) {
+  const size_t d_out = MatrixRows(pair.fine_tune), d_in = MatrixCols(pair.fine_tune);
   const size_t n_common = std::min(d_out, MatrixRows(pair.base));
-  Buffer<double> changes(d_out);
-  Mat<float> row_of_thread(pool.n_threads(), MatrixCols(pair.fine_tune));
-  pool.ParallelFor(d_out, RowGrain(MatrixCols(pair.fine_tune)), [&](size_t begin, size_t end, size_t thread) {
-    const std::span<float> d = row_of_thread.view().RowSpan(thread);
+  Buffer<float> changes(d_out);
+  Mat<float> row_of_thread(pool.n_threads(), d_in);
+  ParallelForEvenly(pool, d_out, RowGrain(d_in), [&](size_t begin, size_t end, size_t thread) {
+    const std::span<float> weights = row_of_thread.view().RowSpan(thread);
     for (size_t row = begin; row < end; ++row) {
       if (row < n_common) {
-        row_ops::Difference(pair, row, d);
-      } else {
-        row_ops::ReadRow(pair.fine_tune, row, d);
+        changes[row] = row_ops::LargestDifference(pair, row, d_in);
+        continue;
       }
-      changes[row] = row_ops::AbsSum(d);
+      row_ops::ReadRow(pair.fine_tune, row, weights);
+      changes[row] = row_ops::MagnitudesOf(weights).largest;
     }
   });
   return changes;
@@ -47,7 +48,7 @@ void SetRows(const WeightPair& pair, std::vector<int32_t> index, EncodedWeight& 
 Result<std::vector<int32_t>> ChangedRows(ThreadPool& pool, const WeightPair& pair) {
   const size_t n_base = MatrixRows(pair.base);
   DF_CHECK(MatrixCols(pair.base) == MatrixCols(pair.fine_tune));
-  const Buffer<double> changes = RowChanges(pool, pair);
+  const Buffer<float> changes = RowChanges(pool, pair);
   std::vector<int32_t> changed;
   for (size_t row = 0; row < changes.size(); ++row) {
     if (!std::isfinite(changes[row])) return FindNonFinite(pair);

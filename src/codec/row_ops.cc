@@ -35,6 +35,10 @@ Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, ui
   return (IsScalarTarget() ? ref::SignsOfDifference : cpu::SignsOfDifference)(pair, row, d_in, bits);
 }
 
+float LargestDifference(const WeightPair& pair, size_t row, size_t d_in) {
+  return (IsScalarTarget() ? ref::LargestDifference : cpu::LargestDifference)(pair, row, d_in);
+}
+
 double AbsDot(std::span<const float> values, std::span<const double> v) {
   return (IsScalarTarget() ? ref::AbsDot : cpu::AbsDot)(values, v);
 }

@@ -28,16 +28,39 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<float> values);
 void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_scale, std::span<float> values);
 
 double AbsSum(std::span<const float> values);  // sum |r_j|
-// What is to be known of the |r_j| for a scale and its error. The sum is that of AbsSum, bit for bit.
+
+// What is to be known of the m_j = |r_j| for a scale and its error, in one look and, mostly, in f32: blocks of
+// kMagnitudeBlock values are summed in kMagnitudeLanes lanes of f32, value j in lane 16 (j % 2) + j % 32 / 2, and these
+// added up in f64. What is summed is how far the m_j lie above a pivot p, the least of the first kMagnitudeLanes of
+// them: nothing cancels where all are nearly equal. A sum of terms t_j is so within 2^-19 sum |t_j| (16 additions, a
+// product and a difference). Where IsNarrow says no, p = 0 and sums run in f64 as in AbsSum.
+inline constexpr size_t kMagnitudeLanes = 32;
+inline constexpr size_t kMagnitudeBlock = 512;
 struct Magnitudes {
-  double sum = 0;
-  double squares = 0;
-  float smallest = 0;  // 0 of no values
-  float largest = 0;
+  size_t n = 0;
+  double pivot = 0;
+  double above = 0;          // sum_j (m_j - p)
+  double above_squares = 0;  // sum_j (m_j - p)^2
+  float smallest = 0;        // 0 of no values
+  float largest = 0;         // not finite where a value is not
+
+  double Sum() const { return static_cast<double>(n) * pivot + above; }
+  double Squares() const { return SquaresAbout(0); }
+  // sum_j (m_j - a)^2
+  double SquaresAbout(double a) const {
+    const double off = pivot - a;
+    return above_squares + 2 * off * above + static_cast<double>(n) * off * off;
+  }
 };
+// Whether f32 will do: squares keep within it, and the pivot is no more than the mean.
+constexpr bool IsNarrow(float largest, double above) {
+  return (largest == 0 || (largest >= 0x1p-40F && largest <= 0x1p60F)) && above >= 0;
+}
 Magnitudes MagnitudesOf(std::span<const float> values);
-// Difference, PackSigns and MagnitudesOf in one look, none of which stores the row: the same bits. [d_in] columns.
+// Difference, PackSigns and MagnitudesOf in one look that stores no row: the same bits. [d_in] columns.
 Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits);
+// The largest |difference| of a row: 0 where it is unchanged, not finite where a weight or a difference is not.
+float LargestDifference(const WeightPair& pair, size_t row, size_t d_in);
 double AbsDot(std::span<const float> values, std::span<const double> v);       // sum |r_j| v_j
 void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);  // sum_j += u |r_j|
 double SumOfSquares(std::span<const double> values);

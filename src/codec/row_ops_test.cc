@@ -63,6 +63,12 @@ bool HasSameBits(const T& a, const T& b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
+bool AreTheSame(const row_ops::Magnitudes& a, const row_ops::Magnitudes& b) {
+  return a.n == b.n && HasSameBits(a.pivot, b.pivot) && HasSameBits(a.above, b.above) &&
+         HasSameBits(a.above_squares, b.above_squares) && HasSameBits(a.smallest, b.smallest) &&
+         HasSameBits(a.largest, b.largest);
+}
+
 // A row of elements stored as `dtype` at an odd address, as a file may have them.
 struct StoredRow {
   StoredRow(DType dtype, size_t n, uint64_t seed) : bytes(1 + n * DTypeBytes(dtype)) {
@@ -100,8 +106,8 @@ TEST(RowOps, OneLookGivesTheBitsOfThree) {
           const row_ops::Magnitudes want = row_ops::ref::SignsOfDifference(pair, 0, n, expected.data());
           const row_ops::Magnitudes is = row_ops::SignsOfDifference(pair, 0, n, got.data());
           ASSERT_EQ(got, expected) << n;  // what lies behind stays
-          EXPECT_TRUE(HasSameBits(is.sum, want.sum) && HasSameBits(is.squares, want.squares)) << n;
-          EXPECT_TRUE(is.smallest == want.smallest && is.largest == want.largest) << n;
+          EXPECT_TRUE(AreTheSame(is, want)) << n;
+          EXPECT_EQ(row_ops::LargestDifference(pair, 0, n), want.largest) << n;
         }
       }
     }
@@ -114,10 +120,7 @@ TEST(RowOps, EveryTargetHasTheReferencesSums) {
       const std::vector<float> r = Values(n, 3), d = Values(n, 4);
       const std::vector<double> v = Doubles(n, 5);
       EXPECT_TRUE(HasSameBits(row_ops::AbsSum(r), row_ops::ref::AbsSum(r))) << n;
-      const row_ops::Magnitudes got_sizes = row_ops::MagnitudesOf(r), sizes = row_ops::ref::MagnitudesOf(r);
-      EXPECT_TRUE(HasSameBits(got_sizes.sum, sizes.sum) && HasSameBits(sizes.sum, row_ops::AbsSum(r))) << n;
-      EXPECT_TRUE(HasSameBits(got_sizes.squares, sizes.squares)) << n;
-      EXPECT_TRUE(got_sizes.smallest == sizes.smallest && got_sizes.largest == sizes.largest) << n;
+      EXPECT_TRUE(AreTheSame(row_ops::MagnitudesOf(r), row_ops::ref::MagnitudesOf(r))) << n;
       EXPECT_TRUE(HasSameBits(row_ops::AbsDot(r, v), row_ops::ref::AbsDot(r, v))) << n;
       EXPECT_TRUE(HasSameBits(row_ops::SumOfSquares(v), row_ops::ref::SumOfSquares(v))) << n;
       EXPECT_TRUE(HasSameBits(row_ops::SumErrors(d, r), row_ops::ref::SumErrors(d, r))) << n;
@@ -158,6 +161,78 @@ TEST(RowOps, SumsRunInLanesFoldedByHalves) {
     lanes = folded;
   }
   EXPECT_TRUE(HasSameBits(row_ops::AbsSum(r), lanes[0]));
+}
+
+// Differences of 4 rows by which f32 would be wrong: too large, too small, not finite, and the first much larger than
+// the rest; and of some by which it is right.
+std::vector<std::vector<float>> DifficultRows() {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::vector<float>> rows;
+  for (const size_t n : {5UL, 64UL, 1037UL}) {
+    const std::vector<float> usual = Values(n, 11);
+    for (const float factor : {0x1p80F, 0x1p-80F, 1.0F, 0.0F}) {
+      rows.push_back(usual);
+      for (float& value : rows.back()) value = factor * value + 0.0F;
+    }
+    for (const size_t at : {0UL, 4UL, n - 1}) {
+      for (const float bad : {infinity, -infinity, nan}) {
+        rows.push_back(usual);
+        rows.back()[at] = bad;
+      }
+    }
+    rows.emplace_back(n, -0.1F);
+    rows.push_back(rows.back());
+    std::fill(rows.back().begin() + static_cast<ptrdiff_t>(std::min<size_t>(n, 32)), rows.back().end(), 1e-9F);
+  }
+  return rows;
+}
+
+TEST(RowOps, MagnitudesAreThoseOfF64WhereverTheValuesLie) {
+  OnEveryTarget([] {
+    for (const std::vector<float>& r : DifficultRows()) {
+      const row_ops::Magnitudes got = row_ops::MagnitudesOf(r);
+      ASSERT_TRUE(AreTheSame(got, row_ops::ref::MagnitudesOf(r)) || !std::isfinite(got.largest));
+      double sum = 0, largest = 0, smallest = HUGE_VAL;
+      bool is_finite = true;
+      for (const float value : r) {
+        const double magnitude = std::fabs(double{value});
+        is_finite = is_finite && std::isfinite(magnitude);
+        sum += magnitude;
+        largest = std::max(largest, magnitude);
+        smallest = std::min(smallest, magnitude);
+      }
+      ASSERT_EQ(std::isfinite(got.largest), is_finite);
+      if (!is_finite) {
+        EXPECT_FALSE(std::isfinite(got.Sum()));
+        continue;
+      }
+      EXPECT_EQ(double{got.largest}, largest);
+      EXPECT_EQ(double{got.smallest}, smallest);
+      EXPECT_NEAR(got.Sum(), sum, 0x1p-18 * sum);  // terms above the pivot, which is no more than the mean
+      const double mean = sum / static_cast<double>(r.size());
+      for (const double a : {0.0, mean / 2, mean}) {
+        double squares = 0, terms = 0;
+        for (const float value : r) {
+          const double magnitude = std::fabs(double{value});
+          squares += (magnitude - a) * (magnitude - a);
+          terms += std::pow(std::fabs(magnitude - got.pivot) + std::fabs(got.pivot - a), 2);
+        }
+        EXPECT_NEAR(got.SquaresAbout(a), squares, 0x1p-18 * terms);
+      }
+    }
+  });
+}
+
+TEST(RowOps, OfEqualMagnitudesNothingIsLeftAboutTheirMean) {
+  OnEveryTarget([] {
+    for (const size_t n : {3UL, 32UL, 1000UL, 4096UL}) {
+      std::vector<float> r(n, 0.1F);
+      for (size_t j = 0; j < n; j += 3) r[j] = -0.1F;
+      const row_ops::Magnitudes got = row_ops::MagnitudesOf(r);
+      EXPECT_EQ(got.Sum(), static_cast<double>(n) * double{0.1F});
+      EXPECT_EQ(got.SquaresAbout(double{0.1F}), 0);
+    }
+  });
 }
 
 TEST(RowOps, EveryTargetReadsEveryHalfAndBfloat) {

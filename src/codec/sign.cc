@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/even_shares.h"
 #include "codec/residual.h"
 #include "codec/row_ops.h"
 
@@ -79,11 +80,11 @@ struct FirstLook {
 // The first plane's, where no sums over columns are wanted: D itself, never stored.
 FirstLook WriteSignsOfDifference(SignEncoder& encoder, uint8_t* bits) {
   FirstLook look{Buffer<double>(encoder.n_rows), Buffer<row_ops::Magnitudes>(encoder.n_rows), {}};
-  encoder.pool.ParallelFor(encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t) {
+  ParallelForEvenly(encoder.pool, encoder.n_rows, RowGrain(encoder.d_in), [&](size_t begin, size_t end, size_t) {
     for (size_t row = begin; row < end; ++row) {
       uint8_t* const to = bits + row * SignRowBytes(encoder.d_in);
       look.magnitudes[row] = row_ops::SignsOfDifference(encoder.pair, row, encoder.d_in, to);
-      look.row_sums[row] = look.magnitudes[row].sum;
+      look.row_sums[row] = look.magnitudes[row].Sum();
     }
   });
   return look;
@@ -101,7 +102,7 @@ FirstLook WriteSigns(SignEncoder& encoder, ScaleKind kind, uint8_t* bits) {
     row_ops::PackSigns(r, bits + row * SignRowBytes(encoder.d_in));
     if (with_magnitudes) {
       look.magnitudes[row] = row_ops::MagnitudesOf(r);
-      look.row_sums[row] = look.magnitudes[row].sum;
+      look.row_sums[row] = look.magnitudes[row].Sum();
     } else {
       look.row_sums[row] = row_ops::AbsSum(r);
     }
@@ -202,15 +203,15 @@ void SetScale(SignEncoder& encoder, ScaleKind kind, const FirstLook& look, SignP
 }
 
 // Of one plane with one scale a a row: D - a sign(D) has the magnitudes | |D_ij| - a |.
-Quality QualityOfOnePlane(const FirstLook& look, const SignPlane& plane, size_t d_in) {
+Quality QualityOfOnePlane(const FirstLook& look, const SignPlane& plane) {
   ErrorSums sums;
   for (size_t i = 0; i < look.magnitudes.size(); ++i) {
     const row_ops::Magnitudes& row = look.magnitudes[i];
     const double a = plane.row_scale ? FloatAt(*plane.row_scale, i) : plane.scale;
-    const double error = row.squares - 2 * a * row.sum + a * a * static_cast<double>(d_in);
-    sums.Add({.difference = row.squares,
-              .cross = row.squares - a * row.sum,
-              .error = std::max(error, 0.0),  // up to rounding
+    const double squares = row.Squares();
+    sums.Add({.difference = squares,
+              .cross = squares - a * row.Sum(),
+              .error = std::max(row.SquaresAbout(a), 0.0),  // up to rounding
               .max_abs_error = std::max(double{row.largest} - a, a - double{row.smallest})});
   }
   return sums.ToQuality();
@@ -240,7 +241,7 @@ Result<EncodedWeight> EncodeSign(ThreadPool& pool, const WeightPair& pair, SignO
     SetScale(encoder, options.scale, look, plane);
     encoder.encoded.delta.planes.push_back(std::move(plane));
     if (options.n_planes == 1 && HasClosedError(options.scale) && encoder.n_rows == d_out) {
-      encoder.encoded.quality = QualityOfOnePlane(look, encoder.encoded.delta.planes[0], d_in);
+      encoder.encoded.quality = QualityOfOnePlane(look, encoder.encoded.delta.planes[0]);
       return std::move(encoder.encoded);
     }
   }

@@ -34,7 +34,7 @@ double MeasureDifference(ThreadPool& pool, const WeightPair& pair) {
     const std::span<float> d = row_of_thread.view().RowSpan(thread);
     for (size_t row = begin; row < end; ++row) {
       difference.ReadDifference(row, d);
-      squares[row] = row_ops::MagnitudesOf(d).squares;
+      squares[row] = row_ops::MagnitudesOf(d).Squares();
     }
   });
   double sum = 0;

@@ -20,6 +20,11 @@ struct WeightTask {
   bool must_be_stored = false;  // an absent entry would be read as something else
 
   WeightPair pair() const { return {slot.name, base->view, fine_tune->view}; }
+  // Gives back the mapped pages of both.
+  void DropPages() const {
+    base->file->DropPages(base->view.bytes);
+    fine_tune->file->DropPages(fine_tune->view.bytes);
+  }
 };
 
 // In the order of computation, the head last. `bound_base` is what Bind found. The only errors are those of Bind and

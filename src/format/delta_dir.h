@@ -110,9 +110,11 @@ class DeltaDirectory::ContentCheck {
   ReadAhead ahead_;
 };
 
-// Streams a new delta directory, of the oldest format version that has all its parts. Tensors arrive in any order in
-// spooled pieces: each is appended to a temporary data file, Commit lays them out by descending element size, computes
-// the digest and renames the whole directory into place. Work done in steps can be continued after its process was
+// Streams a new delta directory, of the oldest format version that has all its parts. Tensors arrive in any order and
+// are appended to a temporary data file; Commit lays them out and renames the whole directory into place. The file has
+// them in the order of their names where each then lies at a multiple of its element size, else by descending element
+// size: as the content alone says. Where they arrived in that order, and the header fits into the room kept for it, the
+// temporary file becomes the final one; else they are copied. Work done in steps can be continued after its process was
 // killed (format/step_journal.h).
 class DeltaWriter {
  public:
@@ -123,6 +125,9 @@ class DeltaWriter {
     std::vector<std::string> inputs = {};  // directories that must not be replaced
     Json task = Json::object();            // what is made from what, by which steps: an object
     bool resume = false;                   // continue what a stopped writer of `directory` left, if there is anything
+    // About as many bytes as the header will take, rather more: kept free before the data, so that these need not be
+    // copied. What is left of it is blanks; more than 1/256 of the data is not left. 0: they are copied.
+    uint64_t header_bytes = 0;
   };
   // The only errors are kInvalidArgument, kFailedPrecondition (the directory exists, or is being written; what a
   // stopped writer left is in the way, or to be resumed and of another task), kCorrupt (its journal) and kIo.

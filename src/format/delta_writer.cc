@@ -20,7 +20,10 @@ namespace {
 
 using internal::TensorMap;
 
+constexpr char kTensorFile[] = "delta_model.safetensors";
 constexpr size_t kPieceBytes = size_t{4} << 20;
+constexpr uint64_t kHeaderAlignmentBytes = 64;
+constexpr uint64_t kDataBytesPerBlank = 256;  // of a header with room left
 
 struct Spooled {
   DType dtype = DType::kU8;
@@ -49,6 +52,28 @@ Result<std::vector<Bytes>> ScalePieces(const std::string& name, const LinearDelt
   return pieces;
 }
 
+// What is stored of all planes, piece by piece.
+struct PlanePieces {
+  std::vector<Bytes> bits, rows, cols;
+  std::vector<float> scales;
+};
+
+Result<PlanePieces> PiecesOf(const std::string& name, const LinearDelta& delta) {
+  PlanePieces pieces;
+  const size_t plane_bytes = delta.d_out * SignRowBytes(delta.d_in);
+  for (const SignPlane& plane : delta.planes) {
+    if (plane.bits.size() != plane_bytes) {
+      return InvalidArgument("a plane of " + Quoted(name) + " has " + std::to_string(plane.bits.size()) +
+                             " bytes of signs, expected " + std::to_string(plane_bytes));
+    }
+    pieces.bits.push_back(plane.bits);
+    pieces.scales.push_back(plane.scale);
+  }
+  DF_ASSIGN_OR_RETURN(pieces.rows, ScalePieces(name, delta, &SignPlane::row_scale, delta.d_out));
+  DF_ASSIGN_OR_RETURN(pieces.cols, ScalePieces(name, delta, &SignPlane::col_scale, delta.d_in));
+  return pieces;
+}
+
 class DeltaWriterImpl final : public DeltaWriter {
  public:
   DeltaWriterImpl(AtomicDirectory directory, StepJournal journal, Options options)
@@ -69,14 +94,23 @@ class DeltaWriterImpl final : public DeltaWriter {
 
  private:
   Status AddPieces(const std::string& name, DType dtype, const Shape& shape, const std::vector<Bytes>& pieces);
-  Status AddPlanes(const std::string& name, const LinearDelta& delta);
-  Status WriteTensors(const MappedFile& spool);
+  Status AddPlanes(const std::string& name, const LinearDelta& delta, const PlanePieces& pieces);
+  std::vector<TensorSpec> LayOut() const;
+  std::map<std::string, std::string> Metadata(const std::string& content_digest) const;
+  // Whether the spool has exactly the data of `specs`, in that order.
+  bool IsSpooledAs(const std::vector<TensorSpec>& specs) const;
+  Result<std::string> ContentDigest(const MappedFile& spool) const;
+  Status WriteTensors();
+  Status CopyTensors(const MappedFile& spool, const std::vector<TensorSpec>& specs,
+                     const std::map<std::string, std::string>& metadata);
   Status WriteConfig(const Json& summary);
 
   AtomicDirectory directory_;
   StepJournal journal_;
   Options options_;
   std::map<std::string, Spooled> tensors_;
+  // Of all tensors, as long as they arrive in the order of their names and none was there before this writer.
+  std::optional<Digest> content_digest_ = Digest();
   Json step_tensors_ = Json::array();  // those added since the last step
   std::vector<Json> done_steps_;
   int format_version_ = 1;
@@ -94,7 +128,12 @@ Status DeltaWriterImpl::AddPieces(const std::string& name, DType dtype, const Sh
                            " was given " + std::to_string(spooled.size_bytes) + " bytes");
   }
   if (!tensors_.emplace(name, spooled).second) return InvalidArgument("tensor " + Quoted(name) + " is stored already");
-  for (const Bytes piece : pieces) DF_RETURN_IF_ERROR(journal_.Append(piece));
+  if (tensors_.rbegin()->first != name) content_digest_.reset();
+  if (content_digest_) content_digest_->AddTensorHead(name, {dtype, shape, {}});
+  for (const Bytes piece : pieces) {
+    if (content_digest_) content_digest_->AddBytes(piece);
+    DF_RETURN_IF_ERROR(journal_.Append(piece));
+  }
   step_tensors_.push_back({name, DTypeName(dtype), shape.dims(), spooled.begin_bytes});
   return Status::Ok();
 }
@@ -105,33 +144,22 @@ Status DeltaWriterImpl::EndStep(const Json& note) {
   return journal_.EndStep({{"format_version", format_version_}, {"tensors", tensors}, {"note", note}});
 }
 
-Status DeltaWriterImpl::AddPlanes(const std::string& name, const LinearDelta& delta) {
+Status DeltaWriterImpl::AddPlanes(const std::string& name, const LinearDelta& delta, const PlanePieces& pieces) {
+  const SignPlane& first = delta.planes.front();
   const size_t n_planes = delta.planes.size();
-  const size_t plane_bytes = delta.d_out * SignRowBytes(delta.d_in);
-  std::vector<Bytes> bits;
-  std::vector<float> scales;
-  for (const SignPlane& plane : delta.planes) {
-    if (plane.bits.size() != plane_bytes) {
-      return InvalidArgument("a plane of " + Quoted(name) + " has " + std::to_string(plane.bits.size()) +
-                             " bytes of signs, expected " + std::to_string(plane_bytes));
-    }
-    bits.push_back(plane.bits);
-    scales.push_back(plane.scale);
-  }
-  DF_ASSIGN_OR_RETURN(const auto rows, ScalePieces(name, delta, &SignPlane::row_scale, delta.d_out));
-  DF_ASSIGN_OR_RETURN(const auto cols, ScalePieces(name, delta, &SignPlane::col_scale, delta.d_in));
-  DF_RETURN_IF_ERROR(AddPieces(name + ".sign", DType::kU8, {n_planes, delta.d_out, SignRowBytes(delta.d_in)}, bits));
   // A scalar of one beside a row or column scale says nothing.
-  const bool unit = std::all_of(scales.begin(), scales.end(), [](float s) { return s == 1.0F; });
-  if (!unit || (rows.empty() && cols.empty())) {
-    DF_RETURN_IF_ERROR(AddPieces(name + ".scale", DType::kF32, {n_planes}, {AsBytes(std::span<const float>(scales))}));
+  const bool unit = std::all_of(pieces.scales.begin(), pieces.scales.end(), [](float s) { return s == 1.0F; });
+  if (!unit || (pieces.rows.empty() && pieces.cols.empty())) {
+    const Bytes scales = AsBytes(std::span<const float>(pieces.scales));
+    DF_RETURN_IF_ERROR(AddPieces(name + ".scale", DType::kF32, {n_planes}, {scales}));
   }
-  if (!rows.empty()) {
-    const DType dtype = delta.planes.front().row_scale->dtype;
-    DF_RETURN_IF_ERROR(AddPieces(name + ".scale_row", dtype, {n_planes, delta.d_out}, rows));
+  if (!pieces.cols.empty()) {
+    DF_RETURN_IF_ERROR(AddPieces(name + ".scale_col", first.col_scale->dtype, {n_planes, delta.d_in}, pieces.cols));
   }
-  if (cols.empty()) return Status::Ok();
-  return AddPieces(name + ".scale_col", delta.planes.front().col_scale->dtype, {n_planes, delta.d_in}, cols);
+  if (!pieces.rows.empty()) {
+    DF_RETURN_IF_ERROR(AddPieces(name + ".scale_row", first.row_scale->dtype, {n_planes, delta.d_out}, pieces.rows));
+  }
+  return AddPieces(name + ".sign", DType::kU8, {n_planes, delta.d_out, SignRowBytes(delta.d_in)}, pieces.bits);
 }
 
 Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& delta) {
@@ -144,16 +172,18 @@ Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& de
   }
   if (delta.rows && delta.byte_rows) return InvalidArgument("rows of " + Quoted(name) + " are stored in two ways");
   format_version_ = std::max(format_version_, internal::FormatVersionOf(delta));
-  if (!delta.planes.empty()) DF_RETURN_IF_ERROR(AddPlanes(name, delta));
+  DF_ASSIGN_OR_RETURN(const PlanePieces planes, PiecesOf(name, delta));
+  // In the order of their names.
+  if (delta.raw) DF_RETURN_IF_ERROR(Add(name, delta.raw->dtype, delta.raw->shape, delta.raw->bytes));
   for (const LowRank& pair : delta.low_rank) {
     DF_RETURN_IF_ERROR(Add(name + ".lora_A", pair.a.dtype, pair.a.shape, pair.a.bytes));
     DF_RETURN_IF_ERROR(Add(name + ".lora_B", pair.b.dtype, pair.b.shape, pair.b.bytes));
   }
   if (delta.rows) {
     const std::span<const int32_t> index(delta.rows->index);
-    DF_RETURN_IF_ERROR(Add(name + ".rows_index", DType::kI32, {index.size()}, AsBytes(index)));
     DF_RETURN_IF_ERROR(
         Add(name + ".rows", delta.rows->values.dtype, delta.rows->values.shape, delta.rows->values.bytes));
+    DF_RETURN_IF_ERROR(Add(name + ".rows_index", DType::kI32, {index.size()}, AsBytes(index)));
   }
   if (delta.byte_rows) {
     const ByteRows& rows = *delta.byte_rows;
@@ -162,7 +192,7 @@ Status DeltaWriterImpl::AddLinear(const std::string& name, const LinearDelta& de
     DF_RETURN_IF_ERROR(Add(name + ".rows_q", rows.values.dtype, rows.values.shape, rows.values.bytes));
     DF_RETURN_IF_ERROR(Add(name + ".rows_step", rows.step.dtype, rows.step.shape, rows.step.bytes));
   }
-  if (delta.raw) DF_RETURN_IF_ERROR(Add(name, delta.raw->dtype, delta.raw->shape, delta.raw->bytes));
+  if (!delta.planes.empty()) DF_RETURN_IF_ERROR(AddPlanes(name, delta, planes));
   if (!delta.bias) return Status::Ok();
   constexpr std::string_view kWeight = ".weight";
   if (!name.ends_with(kWeight)) return InvalidArgument("the bias of " + Quoted(name) + " has no name");
@@ -187,34 +217,66 @@ Status DeltaWriterImpl::AddFile(const std::string& file_name, std::string_view c
   const std::string path = directory_.path() + "/" + file_name;
   const std::string folder = path.substr(0, path.rfind('/'));
   if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) return IoError("cannot create directory " + folder, errno);
-  return WriteFileAtomically(path, content);
+  return directory_.WriteFile(file_name, content);
 }
 
-Status DeltaWriterImpl::WriteTensors(const MappedFile& spool) {
-  TensorMap map;
+std::vector<TensorSpec> DeltaWriterImpl::LayOut() const {
   std::vector<TensorSpec> specs;
+  uint64_t end_bytes = 0;
+  bool is_aligned = true;
   for (const auto& [name, spooled] : tensors_) {
-    const Bytes bytes = spool.bytes().subspan(spooled.begin_bytes, spooled.size_bytes);
-    map.emplace(name, StoredTensor{{spooled.dtype, spooled.shape, bytes}, &spool});
     specs.push_back({name, spooled.dtype, spooled.shape});
+    is_aligned = is_aligned && end_bytes % DTypeBytes(spooled.dtype) == 0;
+    end_bytes += spooled.size_bytes;
   }
-  // Largest elements first: each tensor then starts at a multiple of its element size. Names break ties: one content,
-  // one file.
+  if (is_aligned) return specs;
   std::sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
     const size_t a_bytes = DTypeBytes(a.dtype), b_bytes = DTypeBytes(b.dtype);
     return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
   });
+  return specs;
+}
+
+std::map<std::string, std::string> DeltaWriterImpl::Metadata(const std::string& content_digest) const {
   std::map<std::string, std::string> metadata = {{"format", "deltafold"},
                                                  {"format_version", std::to_string(format_version_)},
                                                  {"base_fingerprint", options_.base_fingerprint},
                                                  {"base_quant", "none"},
                                                  {"sign_zero", "+1"},
-                                                 {"content_digest", internal::ContentDigest(map)}};
+                                                 {"content_digest", content_digest}};
   for (const auto& [name, digest] : file_digests_) metadata[std::string(internal::kFileDigestPrefix) + name] = digest;
-  DF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                      SafetensorsWriter::Create(directory_.path() + "/delta_model.safetensors", specs, metadata));
+  return metadata;
+}
+
+bool DeltaWriterImpl::IsSpooledAs(const std::vector<TensorSpec>& specs) const {
+  uint64_t end_bytes = journal_.first_byte();
   for (const TensorSpec& spec : specs) {
-    const Bytes bytes = map.find(spec.name)->second.view.bytes;
+    const Spooled& spooled = tensors_.find(spec.name)->second;
+    if (spooled.begin_bytes != end_bytes) return false;
+    end_bytes += spooled.size_bytes;
+  }
+  return end_bytes == journal_.data_bytes();
+}
+
+Result<std::string> DeltaWriterImpl::ContentDigest(const MappedFile& spool) const {
+  if (content_digest_) return content_digest_->Hex();
+  TensorMap map;
+  for (const auto& [name, spooled] : tensors_) {
+    const Bytes bytes = spool.bytes().subspan(spooled.begin_bytes, spooled.size_bytes);
+    map.emplace(name, StoredTensor{{spooled.dtype, spooled.shape, bytes}, &spool});
+  }
+  const std::string digest = internal::ContentDigest(map);
+  DF_RETURN_IF_ERROR(spool.CheckIntact());
+  return digest;
+}
+
+Status DeltaWriterImpl::CopyTensors(const MappedFile& spool, const std::vector<TensorSpec>& specs,
+                                    const std::map<std::string, std::string>& metadata) {
+  DF_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                      SafetensorsWriter::Create(directory_.path() + "/" + kTensorFile, specs, metadata));
+  for (const TensorSpec& spec : specs) {
+    const Spooled& spooled = tensors_.find(spec.name)->second;
+    const Bytes bytes = spool.bytes().subspan(spooled.begin_bytes, spooled.size_bytes);
     for (size_t done = 0; done < bytes.size(); done += kPieceBytes) {
       const Bytes piece = bytes.subspan(done, std::min(kPieceBytes, bytes.size() - done));
       DF_RETURN_IF_ERROR(writer.Write(piece));
@@ -222,7 +284,23 @@ Status DeltaWriterImpl::WriteTensors(const MappedFile& spool) {
     }
   }
   DF_RETURN_IF_ERROR(spool.CheckIntact());
-  return writer.Commit();
+  DF_RETURN_IF_ERROR(writer.Commit());
+  return journal_.Remove();
+}
+
+Status DeltaWriterImpl::WriteTensors() {
+  DF_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> spool, journal_.MapData());
+  const std::vector<TensorSpec> specs = LayOut();
+  DF_ASSIGN_OR_RETURN(const std::string digest, ContentDigest(*spool));
+  const std::map<std::string, std::string> metadata = Metadata(digest);
+  DF_ASSIGN_OR_RETURN(SafetensorsLayout layout, LayOutSafetensors(specs, metadata));
+  std::string prefix = std::move(layout.prefix);
+  const uint64_t room_bytes = journal_.first_byte();
+  const bool fits = prefix.size() <= room_bytes &&
+                    (room_bytes - prefix.size()) * kDataBytesPerBlank <= journal_.data_bytes() - room_bytes;
+  if (!fits || !IsSpooledAs(specs)) return CopyTensors(*spool, specs, metadata);
+  PadSafetensorsPrefix(room_bytes, prefix);
+  return journal_.Publish(prefix, directory_.path() + "/" + kTensorFile);
 }
 
 Status DeltaWriterImpl::WriteConfig(const Json& summary) {
@@ -236,17 +314,13 @@ Status DeltaWriterImpl::WriteConfig(const Json& summary) {
       if (!config.contains(key)) config[key] = value;
     }
   }
-  return WriteFileAtomically(directory_.path() + "/delta_config.json", DumpJson(config, 2) + "\n");
+  return directory_.WriteFile("delta_config.json", DumpJson(config, 2) + "\n");
 }
 
 Status DeltaWriterImpl::Commit(const Json& summary) {
   if (!files_.contains("config.json")) return InvalidArgument("a delta needs the fine-tune's config.json");
-  {
-    DF_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> spool, journal_.MapData());
-    DF_RETURN_IF_ERROR(WriteTensors(*spool));
-  }
   DF_RETURN_IF_ERROR(WriteConfig(summary));
-  DF_RETURN_IF_ERROR(journal_.Remove());
+  DF_RETURN_IF_ERROR(WriteTensors());  // at last: the steps are gone with it
   // Nothing is published that the reader would refuse.
   const auto written = DeltaDirectory::Open(directory_.path());
   if (!written.ok()) return written.status().Annotate("the delta as written cannot be read");
@@ -293,6 +367,7 @@ Status DeltaWriterImpl::ReadSteps() {
                      std::to_string(done_steps_.size()) + "); discard it with --force");
     }
     format_version_ = static_cast<int>(*version);
+    if (!tensors->empty()) content_digest_.reset();
     done_steps_.push_back(*note);
   }
   return Status::Ok();
@@ -342,7 +417,10 @@ Result<std::unique_ptr<DeltaWriter>> DeltaWriter::Create(const std::string& dire
     if (left) return Continue(std::move(*left), std::move(options));
   }
   DF_ASSIGN_OR_RETURN(AtomicDirectory made, AtomicDirectory::Create(directory, target));
-  DF_ASSIGN_OR_RETURN(StepJournal journal, StepJournal::Create(made.path(), options.task));
+  // As a header has it.
+  const uint64_t room_bytes =
+      (options.header_bytes + kHeaderAlignmentBytes - 1) / kHeaderAlignmentBytes * kHeaderAlignmentBytes;
+  DF_ASSIGN_OR_RETURN(StepJournal journal, StepJournal::Create(made.path(), options.task, room_bytes));
   return std::unique_ptr<DeltaWriter>(
       std::make_unique<DeltaWriterImpl>(std::move(made), std::move(journal), std::move(options)));
 }

@@ -30,13 +30,17 @@ void Digest::AddText(std::string_view text) {
   if (!text.empty()) XXH3_128bits_update(state_->hash, text.data(), text.size());
 }
 
-void Digest::AddTensor(std::string_view name, const TensorView& view, const MappedFile* file) {
-  constexpr size_t kPieceBytes = size_t{4}
-                                 << 20;  // bounds the resident pages; large against the cost of giving them back
+void Digest::AddTensorHead(std::string_view name, const TensorView& view) {
   AddText(name);
   AddText(DTypeName(view.dtype));
   AddNumber(view.shape.rank());
   for (const size_t dim : view.shape.dims()) AddNumber(dim);
+}
+
+void Digest::AddTensor(std::string_view name, const TensorView& view, const MappedFile* file) {
+  constexpr size_t kPieceBytes = size_t{4}
+                                 << 20;  // bounds the resident pages; large against the cost of giving them back
+  AddTensorHead(name, view);
   for (size_t done = 0; done < view.bytes.size();) {
     const Bytes piece = view.bytes.subspan(done, std::min(kPieceBytes, view.bytes.size() - done));
     XXH3_128bits_update(state_->hash, piece.data(), piece.size());

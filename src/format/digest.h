@@ -26,6 +26,8 @@ class Digest {
   // `file`, the mapped pages are given back behind the reading.
   void AddTensor(std::string_view name, const TensorView& view, const MappedFile* file);
 
+  // What AddTensor adds before the data; `view` needs dtype and shape alone.
+  void AddTensorHead(std::string_view name, const TensorView& view);
   // The bytes alone: for data whose length is told otherwise.
   void AddBytes(Bytes bytes);
 

@@ -72,6 +72,8 @@ struct SafetensorsLayout {
 // kInvalidArgument for names, shapes or metadata that no file can hold.
 Result<SafetensorsLayout> LayOutSafetensors(const std::vector<TensorSpec>& specs,
                                             const std::map<std::string, std::string>& metadata);
+// Makes `prefix` `size_bytes` long, a multiple of 64 and no less than it is, by blanks, which readers pass over.
+void PadSafetensorsPrefix(uint64_t size_bytes, std::string& prefix);
 
 // Writes a file front to back: the header is fixed at Create, the data of each tensor follows in the order of `specs`
 // in pieces of any size. Appears under its name only after Commit. Writers order `specs` by descending element size so

@@ -75,6 +75,13 @@ Result<SafetensorsLayout> LayOutSafetensors(const std::vector<TensorSpec>& specs
   return layout;
 }
 
+void PadSafetensorsPrefix(uint64_t size_bytes, std::string& prefix) {
+  DF_CHECK(size_bytes >= prefix.size() && size_bytes % kHeaderAlignmentBytes == 0);
+  prefix.resize(size_bytes, ' ');
+  const uint64_t header_bytes = size_bytes - sizeof(header_bytes);
+  prefix.replace(0, sizeof(header_bytes), reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+}
+
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, std::vector<TensorSpec> specs,
                                                     const std::map<std::string, std::string>& metadata) {
   Result<SafetensorsLayout> layout = LayOutSafetensors(specs, metadata);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <optional>
 
 #include "base/atomic_file.h"
@@ -11,7 +12,7 @@
 namespace df {
 namespace {
 
-constexpr std::string_view kFormat = "deltafold steps 1";
+constexpr std::string_view kFormat = "deltafold steps 2";
 constexpr size_t kDigestDigits = 32;
 // Of `auto` a step takes some kilobytes; a model has thousands of steps.
 constexpr size_t kMaxJournalBytes = size_t{256} << 20;
@@ -97,13 +98,13 @@ std::string DifferenceAt(const Json& was, const Json& is, const std::string& pat
 
 std::string FirstDifference(const Json& was, const Json& is) { return DifferenceAt(was, is, ""); }
 
-Result<StepJournal> StepJournal::Create(const std::string& directory, const Json& task) {
+Result<StepJournal> StepJournal::Create(const std::string& directory, const Json& task, uint64_t first_byte) {
   const std::string path = directory + "/" + kFileName;
-  DF_ASSIGN_OR_RETURN(AppendFile spool, AppendFile::Create(directory + "/" + kSpoolName));
-  const std::string head = Line({{"format", kFormat}, {"task", task}});
+  DF_ASSIGN_OR_RETURN(AppendFile spool, AppendFile::Create(directory + "/" + kSpoolName, first_byte));
+  const std::string head = Line({{"format", kFormat}, {"task", task}, {"first_byte", first_byte}});
   DF_RETURN_IF_ERROR(WriteFileAtomically(path, head));  // a journal never lacks its task
   DF_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Reopen(path, head.size()));
-  return StepJournal(std::move(file), std::move(spool), task);
+  return StepJournal(std::move(file), std::move(spool), task, first_byte);
 }
 
 Result<StepJournal> StepJournal::Reopen(const std::string& directory) {
@@ -113,10 +114,13 @@ Result<StepJournal> StepJournal::Reopen(const std::string& directory) {
   const std::optional<Json> head = TakeLine(lines);
   const Json* const format = head ? JsonMemberOrNull(*head, "format") : nullptr;
   const Json* const task = head ? JsonMemberOrNull(*head, "task") : nullptr;
-  if (format == nullptr || *format != kFormat || task == nullptr) {
+  const Result<int64_t> first_byte =
+      head ? JsonInt(*head, "first_byte", {.min = 0}) : Result<int64_t>(Corrupt("no head"));
+  if (format == nullptr || *format != kFormat || task == nullptr || !first_byte.ok()) {
     return Corrupt(path + " does not begin with the task of a run, as \"" + std::string(kFormat) + "\" has it");
   }
-  Done done{.journal_bytes = text.size() - lines.size(), .notes = {}};
+  const auto first = static_cast<uint64_t>(*first_byte);
+  Done done{.journal_bytes = text.size() - lines.size(), .spool_bytes = first, .notes = {}};
   {
     DF_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> spool, MappedFile::Open(spool_path));
     ReadSteps(lines, *spool, done);
@@ -124,7 +128,7 @@ Result<StepJournal> StepJournal::Reopen(const std::string& directory) {
   }
   DF_ASSIGN_OR_RETURN(AppendFile file, AppendFile::Reopen(path, done.journal_bytes));
   DF_ASSIGN_OR_RETURN(AppendFile spool, AppendFile::Reopen(spool_path, done.spool_bytes));
-  StepJournal journal(std::move(file), std::move(spool), *task);
+  StepJournal journal(std::move(file), std::move(spool), *task, first);
   journal.notes_ = std::move(done.notes);
   journal.has_steps_ = !journal.notes_.empty();
   return journal;
@@ -140,6 +144,17 @@ Status StepJournal::EndStep(const Json& note) {
   DF_RETURN_IF_ERROR(journal_.Append(AsBytes(line)));
   data_digest_ = Digest();
   has_steps_ = true;
+  if (first_byte_ > 0) spool_.StartWriteback();  // it stays where it is
+  return Status::Ok();
+}
+
+Status StepJournal::Publish(std::string_view header, const std::string& path) {
+  DF_CHECK(header.size() == first_byte_);
+  DF_RETURN_IF_ERROR(spool_.WriteAt(0, AsBytes(header)));
+  if (std::rename(spool_.path().c_str(), path.c_str()) != 0) {
+    return IoError("cannot rename " + spool_.path() + " to " + path, errno);
+  }
+  if (unlink(journal_.path().c_str()) != 0) return IoError("cannot remove " + journal_.path(), errno);
   return Status::Ok();
 }
 

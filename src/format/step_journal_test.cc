@@ -95,6 +95,35 @@ TEST_F(StepJournalTest, AFlippedBitCostsItsStepAndThoseAfter) {
   }
 }
 
+TEST(StepJournal, WithRoomForAHeaderTheSpoolBecomesTheFile) {
+  TemporaryDirectory directory;
+  {
+    auto journal = ValueOrDie(StepJournal::Create(directory.path(), {{"what", "a test"}}, 8));
+    DF_ASSERT_OK(journal.Append(AsBytes("first")));
+    DF_ASSERT_OK(journal.EndStep({{"place", 0}}));
+    DF_ASSERT_OK(journal.Append(AsBytes("unfinished")));
+  }
+  auto journal = ValueOrDie(StepJournal::Reopen(directory.path()));
+  EXPECT_EQ(journal.notes().size(), 1U);
+  EXPECT_EQ(journal.first_byte(), 8U);
+  EXPECT_EQ(journal.data_bytes(), 13U);
+  DF_ASSERT_OK(journal.Append(AsBytes("second")));
+  DF_ASSERT_OK(journal.EndStep({{"place", 1}}));
+  DF_ASSERT_OK(journal.Publish("a header", directory / "file"));
+  EXPECT_EQ(ReadFile(directory / "file"), "a headerfirstsecond");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+}
+
+TEST(StepJournal, KilledBeforeItsFirstStepItHasTheRoomStill) {
+  TemporaryDirectory directory;
+  static_cast<void>(ValueOrDie(StepJournal::Create(directory.path(), {{"what", "a test"}}, 8)));
+  auto journal = ValueOrDie(StepJournal::Reopen(directory.path()));
+  EXPECT_EQ(journal.data_bytes(), 8U);
+  DF_ASSERT_OK(journal.Append(AsBytes("data")));
+  DF_ASSERT_OK(journal.Publish("a header", directory / "file"));
+  EXPECT_EQ(ReadFile(directory / "file"), "a headerdata");
+}
+
 TEST_F(StepJournalTest, RemovesItsFiles) {
   auto again = ValueOrDie(StepJournal::Reopen(directory_.path()));
   DF_ASSERT_OK(again.Remove());

@@ -3,6 +3,7 @@
 #define DELTAFOLD_TOOLS_BENCH_CODEC_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,17 +15,29 @@ namespace df::tools {
 struct CodecBenchOptions {
   std::string shape = "wide";  // of the made-up family (synthetic_shape.h)
   std::string directory = {};  // an existing one, for a temporary directory in it; "" = the system's
+  std::string family = {};     // a directory where the family is, or is to be made, and stays; "" = a temporary one
   size_t n_threads = 0;        // 0 = UsableCpus()
   size_t n_rounds = 3;
   bool keep = false;                                              // the made-up family stays where the report says
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
 
+// What we want of a line: a share of a limit that was measured in the same run.
+struct CodecTarget {
+  std::string of;  // name of the limit
+  double limit_bytes_per_second = 0;
+  double share = 0;
+};
+
 struct CodecLine {
   std::string what;
   uint64_t bytes = 0;  // that are worked through
   double seconds = 0;  // median of the rounds, wall time
+  std::optional<CodecTarget> target = {};
   double bytes_per_second() const { return static_cast<double>(bytes) / seconds; }
+  // Of a line with a target.
+  double share_of_limit() const { return bytes_per_second() / target->limit_bytes_per_second; }
+  bool passes() const { return share_of_limit() >= target->share; }
 };
 
 struct CodecBenchReport {

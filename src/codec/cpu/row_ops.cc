@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "codec/cpu/row_ops.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
+#include "codec/cpu/load-inl.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/simd-inl.h"
 
@@ -20,41 +21,7 @@ namespace df::row_ops::cpu::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using F32 = hn::ScalableTag<float>;
-using F32Vec = hn::Vec<F32>;
-using U32 = hn::RebindToUnsigned<F32>;
-using I32 = hn::RebindToSigned<F32>;
-using U16 = hn::Rebind<uint16_t, F32>;  // as many as f32 lanes
-constexpr size_t kF32 = HWY_LANES(float);
-
-// ---- Stored elements to f32 and back, exactly as base/float16.h.
-
-// From wherever a mapped file has them: at any address.
-template <typename D>
-HWY_INLINE hn::Vec<D> LoadBytes(D d, const uint8_t* from) {
-  return hn::BitCast(d, hn::LoadU(hn::Repartition<uint8_t, D>(), from));
-}
-
-template <typename T>
-HWY_INLINE F32Vec LoadFloats(const uint8_t* from);
-template <>
-HWY_INLINE F32Vec LoadFloats<float>(const uint8_t* from) {
-  return LoadBytes(F32(), from);
-}
-template <>
-HWY_INLINE F32Vec LoadFloats<Bf16>(const uint8_t* from) {
-  return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), LoadBytes(U16(), from))));
-}
-template <>
-HWY_INLINE F32Vec LoadFloats<F16>(const uint8_t* from) {
-  const auto bits = hn::PromoteTo(U32(), LoadBytes(U16(), from));
-  const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(U32(), 0x7FFF)));
-  const auto scaled = hn::Mul(hn::BitCast(F32(), magnitude), hn::Set(F32(), 0x1p112F));
-  const auto is_special = hn::Gt(hn::BitCast(I32(), magnitude), hn::Set(I32(), 0x0F7FFFFF));
-  const auto special = hn::And(hn::VecFromMask(I32(), is_special), hn::Set(I32(), 0x7F800000));
-  const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(U32(), 0x8000)));
-  return hn::BitCast(F32(), hn::Or(hn::BitCast(U32(), scaled), hn::Or(hn::BitCast(U32(), special), sign)));
-}
+// ---- f32 to stored elements, exactly as base/float16.h.
 
 HWY_INLINE hn::Vec<I32> RoundAway(hn::Vec<I32> magnitude, hn::Vec<I32> below_half, hn::Vec<I32> is_odd) {
   return hn::Add(magnitude, hn::Add(below_half, is_odd));
@@ -320,119 +287,6 @@ HWY_INLINE float LargestAbsolute(std::span<const float> values) {
   return result;
 }
 
-// What MagnitudesOf tells of a row, gathered kSumLanes elements at a time. Of floats without sign the order is that of
-// their bits.
-struct MagnitudeLanes {
-  static constexpr size_t kParts = kSumLanes / kF64;
-
-  HWY_INLINE MagnitudeLanes() : smallest(hn::Set(I32(), INT32_MAX)), largest(hn::Zero(I32())) {
-    DF_UNROLL
-    for (size_t p = 0; p < kParts; ++p) sums[p] = squares[p] = hn::Zero(F64());
-  }
-
-  // kF32 elements, of which the first is in lane k of kSumLanes.
-  HWY_INLINE void Add(size_t k, F32Vec values) {
-    const auto magnitude = hn::Abs(values);
-    const hn::Half<F32> half;
-    AddPart(k / kF64, hn::PromoteTo(F64(), hn::LowerHalf(half, magnitude)));
-    AddPart(k / kF64 + 1, hn::PromoteTo(F64(), hn::UpperHalf(half, magnitude)));
-    smallest = hn::Min(smallest, hn::BitCast(I32(), magnitude));
-    largest = hn::Max(largest, hn::BitCast(I32(), magnitude));
-  }
-  HWY_INLINE void AddPart(size_t part, F64Vec wide) {
-    sums[part] = hn::Add(sums[part], wide);
-    squares[part] = hn::Add(squares[part], hn::Mul(wide, wide));
-  }
-
-  // With fewer than kSumLanes elements at the end; `is_empty`: there were no others.
-  HWY_INLINE Magnitudes Finish(bool is_empty, std::span<const float> rest) const {
-    double lanes[2][kSumLanes];
-    DF_UNROLL
-    for (size_t p = 0; p < kParts; ++p) {
-      hn::StoreU(sums[p], F64(), lanes[0] + p * kF64);
-      hn::StoreU(squares[p], F64(), lanes[1] + p * kF64);
-    }
-    for (size_t k = 0; k < rest.size(); ++k) {
-      lanes[0][k] += std::fabs(double{rest[k]});
-      lanes[1][k] += double{rest[k]} * double{rest[k]};
-    }
-    Magnitudes result = ref::MagnitudesOf(rest);
-    result.sum = Fold(lanes[0], kSumLanes);
-    result.squares = Fold(lanes[1], kSumLanes);
-    if (is_empty) return result;
-    float extremes[2][kF32];
-    hn::StoreU(hn::BitCast(F32(), smallest), F32(), extremes[0]);
-    hn::StoreU(hn::BitCast(F32(), largest), F32(), extremes[1]);
-    if (rest.empty()) result.smallest = extremes[0][0];
-    for (size_t k = 0; k < kF32; ++k) {
-      result.smallest = std::min(result.smallest, extremes[0][k]);
-      result.largest = std::max(result.largest, extremes[1][k]);
-    }
-    return result;
-  }
-
-  F64Vec sums[kParts], squares[kParts];
-  hn::Vec<I32> smallest, largest;
-};
-
-Magnitudes MagnitudesOfImpl(std::span<const float> values) {
-  MagnitudeLanes lanes;
-  size_t j = 0;
-  for (; j + kSumLanes <= values.size(); j += kSumLanes) {
-    DF_UNROLL
-    for (size_t k = 0; k < kSumLanes; k += kF32) lanes.Add(k, hn::LoadU(F32(), values.data() + j + k));
-  }
-  return lanes.Finish(j == 0, values.subspan(j));
-}
-
-template <typename FineTune, typename Base>
-HWY_INLINE Magnitudes SignsOf(const uint8_t* fine_tune, const uint8_t* base, size_t n, uint8_t* bits) {
-  static_assert(kSumLanes == 16, "two bytes of signs at a time");
-  const auto zero = hn::Zero(F32());
-  MagnitudeLanes lanes;
-  size_t j = 0;
-  for (; j + kSumLanes <= n; j += kSumLanes) {
-    uint32_t signs = 0;
-    DF_UNROLL
-    for (size_t k = 0; k < kSumLanes; k += kF32) {
-      const auto difference = hn::Sub(LoadFloats<FineTune>(fine_tune + (j + k) * sizeof(FineTune)),
-                                      LoadFloats<Base>(base + (j + k) * sizeof(Base)));
-      uint8_t part[8] = {};  // the library may write eight
-      hn::StoreMaskBits(F32(), hn::Ge(difference, zero), part);
-      signs |= static_cast<uint32_t>(part[0] | part[1] << 8) << k;
-      lanes.Add(k, difference);
-    }
-    bits[j / 8] = static_cast<uint8_t>(signs);
-    bits[j / 8 + 1] = static_cast<uint8_t>(signs >> 8);
-  }
-  float rest[kSumLanes];
-  const std::span<float> differences(rest, n - j);
-  DifferenceOf<FineTune, Base>(fine_tune + j * sizeof(FineTune), base + j * sizeof(Base), differences);
-  if (!differences.empty()) ref::PackSigns(differences, bits + j / 8);
-  return lanes.Finish(j == 0, differences);
-}
-
-template <typename FineTune>
-HWY_INLINE Magnitudes SignsFrom(const uint8_t* fine_tune, const uint8_t* base, DType base_dtype, size_t n,
-                                uint8_t* bits) {
-  switch (base_dtype) {
-    case DType::kBf16: return SignsOf<FineTune, Bf16>(fine_tune, base, n, bits);
-    case DType::kF16: return SignsOf<FineTune, F16>(fine_tune, base, n, bits);
-    case DType::kF32: return SignsOf<FineTune, float>(fine_tune, base, n, bits);
-    default: DF_CHECK(false);
-  }
-}
-
-Magnitudes SignsOfDifferenceImpl(const uint8_t* fine_tune, DType dtype, const uint8_t* base, DType base_dtype, size_t n,
-                                 uint8_t* bits) {
-  switch (dtype) {
-    case DType::kBf16: return SignsFrom<Bf16>(fine_tune, base, base_dtype, n, bits);
-    case DType::kF16: return SignsFrom<F16>(fine_tune, base, base_dtype, n, bits);
-    case DType::kF32: return SignsFrom<float>(fine_tune, base, base_dtype, n, bits);
-    default: DF_CHECK(false);
-  }
-}
-
 ErrorSums SumErrorsImpl(std::span<const float> d, std::span<const float> r) {
   constexpr size_t kParts = kErrorLanes / kF64;
   F64Vec sums[3][kParts];
@@ -478,8 +332,6 @@ HWY_EXPORT(SubtractSignsImpl);
 HWY_EXPORT(SubtractScaledSignsImpl);
 HWY_EXPORT(AbsSumImpl);
 HWY_EXPORT(AbsDotImpl);
-HWY_EXPORT(MagnitudesOfImpl);
-HWY_EXPORT(SignsOfDifferenceImpl);
 HWY_EXPORT(AbsAxpyImpl);
 HWY_EXPORT(SumOfSquaresImpl);
 HWY_EXPORT(SumErrorsImpl);
@@ -509,13 +361,6 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_
 }
 
 double AbsSum(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(AbsSumImpl)(values); }
-
-Magnitudes MagnitudesOf(std::span<const float> values) { return HWY_DYNAMIC_DISPATCH(MagnitudesOfImpl)(values); }
-
-Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits) {
-  return HWY_DYNAMIC_DISPATCH(SignsOfDifferenceImpl)(RowStart(pair.fine_tune, row, d_in), pair.fine_tune.dtype,
-                                                     RowStart(pair.base, row, d_in), pair.base.dtype, d_in, bits);
-}
 
 double AbsDot(std::span<const float> values, std::span<const double> v) {
   return HWY_DYNAMIC_DISPATCH(AbsDotImpl)(values, v);

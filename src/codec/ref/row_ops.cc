@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -60,6 +61,12 @@ void SubtractSigned(const uint8_t* bits, std::span<float> values, const Magnitud
   }
 }
 
+// By magnitude, NaN above infinity.
+bool IsSmaller(float a, float b) {
+  constexpr uint32_t kMagnitudeBits = 0x7FFFFFFF;
+  return (std::bit_cast<uint32_t>(a) & kMagnitudeBits) < (std::bit_cast<uint32_t>(b) & kMagnitudeBits);
+}
+
 }  // namespace
 
 void Difference(const WeightPair& pair, size_t row, std::span<float> out) {
@@ -92,16 +99,48 @@ double AbsSum(std::span<const float> values) {
   return LaneSum<kSumLanes>(values.size(), [&](size_t j) { return std::fabs(double{values[j]}); });
 }
 
-Magnitudes MagnitudesOf(std::span<const float> values) {
-  Magnitudes result;
-  result.sum = AbsSum(values);
-  result.squares = LaneSum<kSumLanes>(values.size(), [&](size_t j) { return double{values[j]} * double{values[j]}; });
-  if (values.empty()) return result;
-  result.smallest = std::fabs(values[0]);
-  for (const float value : values) {
-    result.smallest = std::min(result.smallest, std::fabs(value));
-    result.largest = std::max(result.largest, std::fabs(value));
+namespace {
+
+float LargestMagnitude(std::span<const float> values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::fabs(value), IsSmaller);
+  return largest;
+}
+
+Magnitudes WideMagnitudes(std::span<const float> values) {
+  const double squares =
+      LaneSum<kSumLanes>(values.size(), [&](size_t j) { return double{values[j]} * double{values[j]}; });
+  return {.n = values.size(), .above = AbsSum(values), .above_squares = squares};
+}
+
+Magnitudes NarrowMagnitudes(std::span<const float> values, float pivot) {
+  std::array<double, kMagnitudeLanes> above = {}, squares = {};
+  for (size_t begin = 0; begin < values.size(); begin += kMagnitudeBlock) {
+    std::array<float, kMagnitudeLanes> block_above = {}, block_squares = {};
+    for (size_t j = begin; j < std::min(values.size(), begin + kMagnitudeBlock); ++j) {
+      const size_t lane = j % 2 * (kMagnitudeLanes / 2) + j % kMagnitudeLanes / 2;
+      const float over = std::fabs(values[j]) - pivot;
+      block_above[lane] += over;
+      block_squares[lane] += over * over;
+    }
+    for (size_t k = 0; k < kMagnitudeLanes; ++k) {
+      above[k] += double{block_above[k]};
+      squares[k] += double{block_squares[k]};
+    }
   }
+  return {.n = values.size(), .pivot = double{pivot}, .above = Fold(above), .above_squares = Fold(squares)};
+}
+
+}  // namespace
+
+Magnitudes MagnitudesOf(std::span<const float> values) {
+  if (values.empty()) return {};
+  const auto first = values.first(std::min(values.size(), kMagnitudeLanes));
+  const float largest = LargestMagnitude(values);
+  Magnitudes result = NarrowMagnitudes(values, std::fabs(*std::ranges::min_element(first, IsSmaller)));
+  if (!IsNarrow(largest, result.above)) result = WideMagnitudes(values);
+  result.smallest = std::fabs(*std::ranges::min_element(values, IsSmaller));
+  result.largest = largest;
   return result;
 }
 
@@ -110,6 +149,12 @@ Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, ui
   Difference(pair, row, difference);
   PackSigns(difference, bits);
   return MagnitudesOf(difference);
+}
+
+float LargestDifference(const WeightPair& pair, size_t row, size_t d_in) {
+  std::vector<float> difference(d_in);
+  Difference(pair, row, difference);
+  return LargestMagnitude(difference);
 }
 
 double AbsDot(std::span<const float> values, std::span<const double> v) {

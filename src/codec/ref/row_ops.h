@@ -13,6 +13,7 @@ void SubtractSigns(const uint8_t* bits, float scale, std::span<const float> col_
 double AbsSum(std::span<const float> values);
 Magnitudes MagnitudesOf(std::span<const float> values);
 Magnitudes SignsOfDifference(const WeightPair& pair, size_t row, size_t d_in, uint8_t* bits);
+float LargestDifference(const WeightPair& pair, size_t row, size_t d_in);
 double AbsDot(std::span<const float> values, std::span<const double> v);
 void AbsAxpy(double u, std::span<const float> values, std::span<double> sum);
 double SumOfSquares(std::span<const double> values);
