@@ -467,7 +467,7 @@ TEST(Linear, EveryKindOfCoreGivesTheSameBits) {
         for (size_t i = 0; i < n; ++i) batch.push_back({i, static_cast<int>((i + 1) % 5) - 1, Phase::kDecode});
         std::vector<Mat<float>> results;
         for (const bool in_turns : {false, true}) {
-          cpu::SetThisCore({.prefetches_streams = in_turns, .halves_vectors = in_turns});
+          cpu::SetThisCore({.min_turn_rows = in_turns ? 1 : SIZE_MAX, .halves_vectors = in_turns});
           results.emplace_back(n, family.MaxOut());
           Linear(family.context, family.base, SegmentsOf(family, batch),
                  MatView<const float>(inputs.Row(0), n, inputs.cols()), results.back().view());
@@ -500,7 +500,7 @@ TEST(Linear, AutoTakesTablesFromTheSignProductOnThatTheContractNames) {
   OnEveryTarget([&](const std::string& target) {
     if (target == "scalar") return;
     for (const bool amd : {false, true}) {
-      cpu::SetThisCore({.prefetches_streams = amd, .halves_vectors = amd});
+      cpu::SetThisCore({.min_turn_rows = amd ? 1 : SIZE_MAX, .halves_vectors = amd});
       const size_t first = !target.starts_with("avx512") ? 2 : amd ? 1 : 4;
       for (size_t n = 1; n <= 4; ++n) {
         EXPECT_NE(result(SignKernel::kExact, n), result(SignKernel::kLookup, n)) << target << " " << n;

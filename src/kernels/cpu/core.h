@@ -2,11 +2,15 @@
 #ifndef DELTAFOLD_KERNELS_CPU_CORE_H_
 #define DELTAFOLD_KERNELS_CPU_CORE_H_
 
+#include <cstddef>
+#include <cstdint>
+
 namespace df::kernels::cpu {
 
 struct CoreHabits {
-  // Its own prefetcher brings weights faster than software can ask for them: decode_turns-inl.h.
-  bool prefetches_streams = false;
+  // Rows from which on base and signs take turns (decode_turns-inl.h) instead of being woven: 1 where the core's own
+  // prefetcher brings weights faster than software can ask for them.
+  size_t min_turn_rows = SIZE_MAX;
   // 64-byte vectors are worked on in halves: byte look-ups of 32 bytes run faster, since they load tables faster.
   bool halves_vectors = false;
 };

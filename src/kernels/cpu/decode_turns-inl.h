@@ -8,7 +8,8 @@
 // That prefetcher follows plain reads alone and starts anew after a pause, such as a row's signs between two reads of
 // weights. One or two rows of the base leave the reading to it. More rows compute for long enough that software can
 // ask, a block ahead and into the second level: the first has too few buffers for lines under way (24 on a Zen 4).
-// While those rows compute, memory has time left for the signs' bits.
+// While those rows compute, memory has time left for the signs' bits. So a Zen 3, whose prefetcher is weaker, takes
+// turns from three rows on (core.h).
 //
 // Operations on a row are those of decode-inl.h in the same order: its bits are the same.
 #if defined(DELTAFOLD_KERNELS_CPU_DECODE_TURNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -46,7 +47,7 @@ inline constexpr size_t kMaxUnaskedRows = 2;            // whose weights the cor
 inline constexpr size_t kAheadBytes = size_t{8} << 10;  // how far ahead the others' weights are asked for
 
 inline bool TakesTurns(const LinearSet& set) {
-  return kLanes >= 8 && ThisCore().prefetches_streams && !set.weight->IsMapped();
+  return kLanes >= 8 && set.rows.size() >= ThisCore().min_turn_rows && !set.weight->IsMapped();
 }
 
 // Reading by the core wants long turns: cut by columns so that x stays in the first level it took 1.3 of the time. Bits

@@ -80,6 +80,13 @@ HWY_INLINE FloatVec Signed(FloatVec scale, UintVec bits) {
   return hn::Xor(scale, hn::BitCast(FloatTag(), minus));
 }
 
+// `plus` where the top bit is set, else `minus`, its negative. With 8 lanes a blend by sign bits is one operation
+// instead of two; with 16 these two become one of three operands.
+HWY_INLINE FloatVec PlusOrMinus(FloatVec plus, FloatVec minus, UintVec bits) {
+  if constexpr (kLanes != 8) return Signed(plus, bits);
+  return hn::IfNegativeThenElse(hn::BitCast(FloatTag(), bits), plus, minus);
+}
+
 // Four pairs of one octet, last column first: a shift by one brings the next sign to the top.
 template <class Tile, bool kColumns>
 HWY_INLINE void FoldOctet(const uint8_t* weights, const SignLines& signs, size_t n_pairs, const float* col, float* to) {
@@ -89,16 +96,19 @@ HWY_INLINE void FoldOctet(const uint8_t* weights, const SignLines& signs, size_t
   DF_UNROLL
   for (size_t v = 0; v < kTileVectors; ++v) {
     const FloatVec row = hn::LoadU(d, signs.row_scale + v * kLanes);
+    const FloatVec minus_row = hn::Neg(row);
     UintVec bits = hn::PromoteTo(du, hn::LoadU(d8, signs.line + v * kLanes));
     bits = hn::ShiftLeftSame(bits, static_cast<int>(32 - 2 * n_pairs));
     for (size_t pair = n_pairs; pair-- > 0;) {
       const uint8_t* from = weights + pair * Tile::kPairBytes + v * kLanes * Tile::kRowBytes;
       FloatVec even = Tile::Even(from), odd = Tile::Odd(from);
-      const FloatVec odd_scale = kColumns ? hn::Mul(row, hn::Set(d, col[2 * pair + 1])) : row;
-      odd = hn::Add(odd, Signed(odd_scale, bits));
+      const auto change = [&](size_t column, UintVec top) HWY_ATTR {
+        if constexpr (kColumns) return Signed(hn::Mul(row, hn::Set(d, col[column])), top);
+        return PlusOrMinus(row, minus_row, top);
+      };
+      odd = hn::Add(odd, change(2 * pair + 1, bits));
       bits = hn::Add(bits, bits);
-      const FloatVec even_scale = kColumns ? hn::Mul(row, hn::Set(d, col[2 * pair])) : row;
-      even = hn::Add(even, Signed(even_scale, bits));
+      even = hn::Add(even, change(2 * pair, bits));
       bits = hn::Add(bits, bits);
       hn::StoreU(even, d, to + 2 * pair * kTileRows + v * kLanes);
       hn::StoreU(odd, d, to + (2 * pair + 1) * kTileRows + v * kLanes);
