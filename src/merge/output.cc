@@ -1,7 +1,6 @@
 #include "merge/output.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "codec/row_ops.h"
@@ -9,8 +8,9 @@
 namespace df::merge {
 namespace {
 
-// Narrowed and written at once: what a method gives in one call, and a part of the first cache.
-constexpr size_t kPieceElements = 16384;
+// Written at once: half a megabyte of bf16. A file system takes 32 KiB, what methods give in one call, at two thirds of
+// the speed; a thread's piece stays in its second cache.
+constexpr size_t kPieceElements = size_t{1} << 18;
 // The disk begins with what is written after so many bytes.
 constexpr uint64_t kStartBytes = uint64_t{64} << 20;
 
@@ -43,22 +43,53 @@ Status RemoveUnfinished(const std::string& directory, const MergePlan& plan) {
 }  // namespace
 
 void TensorSink::Take(size_t first, std::span<const float> values) {
-  std::array<uint8_t, kPieceElements * sizeof(float)> piece;
-  const size_t element_bytes = DTypeBytes(tensor_.dtype);
-  for (size_t done = 0; done < values.size(); done += kPieceElements) {
-    const std::span<const float> part = values.subspan(done, std::min(kPieceElements, values.size() - done));
-    // relaxed: whoever merges waits for all threads before Finish
-    if (!row_ops::Narrow(part, tensor_.dtype, piece.data())) fits_.store(false, std::memory_order_relaxed);
-    Status written =
-        file_.Write(tensor_.place, (first + done) * element_bytes, Bytes(piece.data(), part.size() * element_bytes));
-    if (written.ok()) continue;
+  std::unique_ptr<Run> run;
+  {
     const std::scoped_lock lock(mutex_);
-    if (status_.ok()) status_ = std::move(written);
-    return;
+    const auto found = runs_.find(first);
+    if (found != runs_.end()) {
+      run = std::move(found->second);
+      runs_.erase(found);
+    }
   }
+  if (run == nullptr) {
+    run = std::make_unique<Run>();
+    run->first = first;
+    run->bytes.resize(kPieceElements * DTypeBytes(tensor_.dtype));
+  }
+  for (size_t done = 0; done < values.size();) {
+    const size_t n = std::min(values.size() - done, kPieceElements - run->size);
+    Append(*run, values.subspan(done, n));
+    done += n;
+  }
+  const std::scoped_lock lock(mutex_);
+  runs_[first + values.size()] = std::move(run);
 }
 
-Status TensorSink::Finish() const {
+void TensorSink::Append(Run& run, std::span<const float> values) {
+  // relaxed: whoever merges waits for all threads before Finish
+  uint8_t* const to = run.bytes.data() + run.size * DTypeBytes(tensor_.dtype);
+  if (!row_ops::Narrow(values, tensor_.dtype, to)) fits_.store(false, std::memory_order_relaxed);
+  run.size += values.size();
+  if (run.size == kPieceElements) Write(run);
+}
+
+void TensorSink::Write(Run& run) {
+  const size_t element_bytes = DTypeBytes(tensor_.dtype);
+  Status written =
+      file_.Write(tensor_.place, run.first * element_bytes, Bytes(run.bytes.data(), run.size * element_bytes));
+  run.first += run.size;
+  run.size = 0;
+  if (written.ok()) return;
+  const std::scoped_lock lock(mutex_);
+  if (status_.ok()) status_ = std::move(written);
+}
+
+Status TensorSink::Finish() {
+  for (auto& [next, run] : runs_) {
+    if (run->size > 0) Write(*run);
+  }
+  runs_.clear();
   DF_RETURN_IF_ERROR(status_);
   if (fits_.load(std::memory_order_relaxed)) return Status::Ok();
   return FailedPrecondition("tensor " + tensor_.slot.name + " overflows " + std::string(DTypeName(tensor_.dtype)) +

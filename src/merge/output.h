@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -29,20 +30,31 @@ struct OutputOptions {
   double step_seconds = 5;
 };
 
-// Where a method's values go: narrowed to the tensor's dtype, and written. Thread-safe but for Finish.
+// Where a method's values go: narrowed to the tensor's dtype, and written in pieces that a file system takes well.
+// Thread-safe but for Finish.
 class TensorSink {
  public:
   TensorSink(const PlacedSafetensors& file, const OutputTensor& tensor) : file_(file), tensor_(tensor) {}
   void Take(size_t first, std::span<const float> values);
-  // kFailedPrecondition where a value overflows the dtype; kIo.
-  Status Finish() const;
+  // Writes the rest. kFailedPrecondition where a value overflows the dtype; kIo.
+  Status Finish();
 
  private:
+  // Values that follow one another, of whichever thread goes on there.
+  struct Run {
+    size_t first = 0, size = 0;  // elements, not written yet
+    std::vector<uint8_t> bytes;
+  };
+
+  void Append(Run& run, std::span<const float> values);
+  void Write(Run& run);
+
   const PlacedSafetensors& file_;
   const OutputTensor& tensor_;
   std::atomic<bool> fits_{true};
   std::mutex mutex_;
-  Status status_;  // the first failure
+  std::unordered_map<size_t, std::unique_ptr<Run>> runs_;  // by the element that comes next
+  Status status_;                                          // the first failure
 };
 
 class MergeOutput {
