@@ -15,25 +15,26 @@ constexpr std::array<std::string_view, 5> kServedFiles = {"config.json", "genera
 
 }  // namespace
 
-Result<bool> AddServedFiles(const std::string& directory, Digest& digest) {
-  bool has_any = false;
+Result<std::vector<std::string>> ListServedFiles(const std::string& directory) {
+  std::vector<std::string> names;
   for (const std::string_view name : kServedFiles) {
-    const Result<std::string> content = ReadFileBounded(directory + "/" + std::string(name), kMaxSideFileBytes);
-    if (!content.ok() && content.status().code() == StatusCode::kNotFound) continue;
-    if (!content.ok()) return content.status();
-    digest.AddText(name);
-    digest.AddText(*content);
-    has_any = true;
+    DF_ASSIGN_OR_RETURN(const bool is_there, HasFile(directory + "/" + std::string(name)));
+    if (is_there) names.emplace_back(name);
   }
   DF_ASSIGN_OR_RETURN(const auto templates,
                       ListFiles(directory + "/" + std::string(kTemplateFolder), kTemplateExtension, kMaxTemplateFiles));
-  for (const std::string& name : templates) {
-    const std::string path = std::string(kTemplateFolder) + "/" + name;
-    DF_ASSIGN_OR_RETURN(const std::string content, ReadFileBounded(directory + "/" + path, kMaxSideFileBytes));
-    digest.AddText(path);
+  for (const std::string& name : templates) names.push_back(std::string(kTemplateFolder) + "/" + name);
+  return names;
+}
+
+Result<bool> AddServedFiles(const std::string& directory, Digest& digest) {
+  DF_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListServedFiles(directory));
+  for (const std::string& name : names) {
+    DF_ASSIGN_OR_RETURN(const std::string content, ReadFileBounded(directory + "/" + name, kMaxSideFileBytes));
+    digest.AddText(name);
     digest.AddText(content);
   }
-  return has_any || !templates.empty();
+  return !names.empty();
 }
 
 }  // namespace df

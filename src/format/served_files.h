@@ -4,14 +4,19 @@
 #define DELTAFOLD_FORMAT_SERVED_FILES_H_
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "format/digest.h"
 
 namespace df {
 
+// Their names below `directory`, in the order in which they are digested. The only errors are those of HasFile and
+// ListFiles (base/presence.h).
+Result<std::vector<std::string>> ListServedFiles(const std::string& directory);
+
 // Adds name and bytes of each that stands in `directory` to `digest`; whether there is one. The only errors are those
-// of ReadFileBounded and ListFiles, but for the absence of a file.
+// of ListServedFiles and ReadFileBounded.
 Result<bool> AddServedFiles(const std::string& directory, Digest& digest);
 
 }  // namespace df

@@ -1,0 +1,58 @@
+// A LoRA adapter as merging sees it: for each module the factors of delta-W, its scale folded in.
+//
+//   delta-W = s B A = b a          b = s B [d_out, r],  a = A [r, d_in]
+//
+// Input: an opened PEFT adapter. Called by the adapter pool, and by whoever needs products of adapters.
+#ifndef DELTAFOLD_MERGE_ADAPTER_FACTORS_H_
+#define DELTAFOLD_MERGE_ADAPTER_FACTORS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "format/peft_adapter.h"
+#include "tensor/dtype.h"
+#include "tensor/mat.h"
+
+namespace df {
+
+// More modules than any architecture served has; their ranks and scales fit one adapter_config.json.
+inline constexpr size_t kMaxMergedModules = 4096;
+
+struct FactorPair {
+  Mat<float> a;             // [r, d_in]
+  Mat<float> b;             // [d_out, r]
+  double squared_norm = 0;  // of b a, Frobenius, from f64 sums
+
+  size_t rank() const { return a.rows(); }
+  size_t d_out() const { return b.rows(); }
+  size_t d_in() const { return a.cols(); }
+};
+
+struct AdapterFactors {
+  std::map<std::string, FactorPair> modules;  // by module path
+  DType dtype = DType::kF32;                  // the widest that is stored: F32, else BF16, else F16
+
+  double SquaredNorm() const;
+};
+
+// What keeps `adapter` from being merged, named; empty when nothing does. Merging is defined for sums of products b a
+// alone: DoRA, biases, saved modules, replaced tokens and factors of an embedding are something else.
+std::string WhyNotMerged(const PeftAdapter& adapter);
+
+// |b a|^2 = sum (b^T b) o (a a^T). One thread.
+double SquaredNormOf(const FactorPair& pair);
+// tr((b1 a1)^T b2 a2) = sum (b1^T b2) o (a1 a2^T): f32 products of r x r results, summed in f64; the error is at most
+// some (d_out + d_in) 2^-24 |b1| |b2| |a1| |a2|. Both of one shape. One thread.
+double InnerProduct(const FactorPair& first, const FactorPair& second);
+
+// Takes 4 bytes an element. The only errors are kUnsupported (WhyNotMerged, or more than kMaxMergedModules), kCorrupt
+// (a module that the config does not target, a rank that it does not give, factors of different ranks, values that are
+// not finite or whose product is not) and kInvalidArgument (a scale that is not finite).
+Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter);
+
+}  // namespace df
+
+#endif  // DELTAFOLD_MERGE_ADAPTER_FACTORS_H_

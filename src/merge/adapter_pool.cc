@@ -1,0 +1,165 @@
+#include "merge/adapter_pool.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "format/message.h"
+#include "merge/adapter_writer.h"
+
+namespace df {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kStateName[] = "/pool.json";
+constexpr char kLockName[] = "/pool.lock";
+constexpr char kSlotsName[] = "/slots";
+constexpr size_t kMaxStateBytes = size_t{256} << 20;
+
+Status CheckSlot(const std::string& directory, const PoolSlot& slot) {
+  const Result<std::shared_ptr<const PeftAdapter>> adapter =
+      PeftAdapter::Open(directory + kSlotsName + "/" + slot.name);
+  if (!adapter.ok()) return Corrupt("slot " + slot.name + ": " + adapter.status().message());
+  if (const uint64_t bytes = TensorBytes(**adapter); bytes != slot.bytes) {
+    return Corrupt("slot " + slot.name + " has " + std::to_string(bytes) + " bytes of tensors, pool.json says " +
+                   std::to_string(slot.bytes));
+  }
+  return Status::Ok();
+}
+
+Result<PoolState> ReadChecked(const std::string& directory, const std::string& text) {
+  Result<PoolState> state = ParsePoolState(text);
+  Status status = state.status();
+  for (size_t i = 0; status.ok() && i < state->slots.size(); ++i) status = CheckSlot(directory, state->slots[i]);
+  if (status.ok()) return state;
+  return status.Annotate(directory + kStateName);
+}
+
+bool Has(const PoolState& state, std::string_view slot) {
+  return std::ranges::any_of(state.slots, [&](const PoolSlot& other) { return other.name == slot; });
+}
+
+// What a stopped process left: slots that the state does not speak of, and unfinished ones.
+void RemoveOrphans(const std::string& directory, const PoolState& state) {
+  std::error_code ignored;  // what stays takes room, and is looked at again by the next
+  std::vector<fs::path> orphans;
+  for (fs::directory_iterator at(directory + kSlotsName, ignored), end; !ignored && at != end; at.increment(ignored)) {
+    if (!Has(state, at->path().filename().string())) orphans.push_back(at->path());
+  }
+  for (const fs::path& orphan : orphans) fs::remove_all(orphan, ignored);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AdapterPool>> AdapterPool::Locked(const std::string& directory) {
+  const std::string path = directory + kLockName;
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0) return IoError("cannot open " + path, errno);
+  std::unique_ptr<AdapterPool> pool(new AdapterPool(directory, fd));
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return pool;
+  if (errno != EWOULDBLOCK) return IoError("cannot lock " + path, errno);
+  return FailedPrecondition("the adapter pool " + directory + " is in use by another process");
+}
+
+AdapterPool::~AdapterPool() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+Result<std::unique_ptr<AdapterPool>> AdapterPool::Create(const std::string& directory, const PoolSettings& settings) {
+  DF_RETURN_IF_ERROR(CheckPoolSettings(settings));
+  std::error_code error;
+  const bool is_there = fs::exists(directory, error);
+  if (is_there && !fs::is_empty(directory, error)) {
+    return FailedPrecondition(directory + " is not empty: an adapter pool is made in a directory of its own");
+  }
+  fs::create_directories(directory + kSlotsName, error);
+  if (error) return IoError("cannot create directory " + directory + kSlotsName, error.value());
+  DF_ASSIGN_OR_RETURN(std::unique_ptr<AdapterPool> pool, Locked(directory));
+  PoolState state;
+  state.settings = settings;
+  DF_RETURN_IF_ERROR(pool->Commit(std::move(state)));
+  return pool;
+}
+
+Result<PoolState> AdapterPool::ReadState(const std::string& directory) {
+  const std::string path = directory + kStateName;
+  std::string former;
+  for (;;) {
+    const Result<std::string> text = ReadFileBounded(path, kMaxStateBytes);
+    if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
+      return NotFound(directory + " is no adapter pool: it has no pool.json (deltafold pool create makes one)");
+    }
+    if (!text.ok()) return text.status();
+    Result<PoolState> state = ReadChecked(directory, *text);
+    // A slot may have gone with a change made between the two looks: then the file is another by now.
+    if (state.ok() || *text == former) return state;
+    former = *text;
+  }
+}
+
+Result<std::unique_ptr<AdapterPool>> AdapterPool::Open(const std::string& directory) {
+  DF_RETURN_IF_ERROR(ReadState(directory).status());  // before anything is written there
+  DF_ASSIGN_OR_RETURN(std::unique_ptr<AdapterPool> pool, Locked(directory));
+  DF_ASSIGN_OR_RETURN(pool->state_, ReadState(directory));
+  RemoveOrphans(directory, pool->state_);
+  return pool;
+}
+
+Status AdapterPool::Commit(PoolState next, const std::function<void(std::string_view)>& on_step) {
+  for (PoolSlot& slot : next.slots) {
+    std::erase_if(slot.similarities, [&](const auto& entry) { return !Has(next, entry.first); });
+  }
+  if (on_step) on_step("replace state");
+  DF_RETURN_IF_ERROR(WriteFileAtomically(directory_ + kStateName, DumpPoolState(next)));
+  const PoolState former = std::exchange(state_, std::move(next));
+  for (const PoolSlot& slot : former.slots) {
+    if (Has(state_, slot.name)) continue;
+    if (on_step) on_step("remove slot");
+    std::error_code ignored;  // else by the next who opens the pool
+    fs::remove_all(DirectoryOf(slot.name), ignored);
+  }
+  return Status::Ok();
+}
+
+Status AdapterPool::Remove(const std::string& id) {
+  PoolState next = state_;
+  if (!DropMember(id, next)) return NotFound("the id " + Quoted(id) + " is not in the pool");
+  return Commit(std::move(next));
+}
+
+Result<std::vector<std::string>> AdapterPool::EvictSlot(const std::string& slot) {
+  PoolState next = state_;
+  const auto found = std::ranges::find(next.slots, slot, &PoolSlot::name);
+  if (found == next.slots.end()) return NotFound("the pool has no slot " + Quoted(slot));
+  std::vector<std::string> ids;
+  for (const PoolMember& member : found->members) ids.push_back(member.id);
+  next.slots.erase(found);
+  ++next.n_evictions;
+  DF_RETURN_IF_ERROR(Commit(std::move(next)));
+  return ids;
+}
+
+void AdapterPool::CountUses(const std::string& id, uint64_t n) {
+  for (PoolSlot& slot : state_.slots) {
+    if (std::ranges::find(slot.members, id, &PoolMember::id) == slot.members.end()) continue;
+    slot.uses = std::min<uint64_t>(slot.uses + std::min<uint64_t>(n, INT64_MAX / 2), INT64_MAX / 2);
+  }
+}
+
+Status AdapterPool::Flush() { return Commit(state_); }
+
+Status AdapterPool::ChangeSettings(const PoolSettings& settings) {
+  DF_RETURN_IF_ERROR(CheckPoolSettings(settings));
+  if (settings == state_.settings) return Status::Ok();
+  PoolState next = state_;
+  next.settings = settings;
+  return Commit(std::move(next));
+}
+
+}  // namespace df

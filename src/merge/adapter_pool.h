@@ -1,0 +1,99 @@
+// Many LoRA adapters in few slots: a byte budget is kept by merging a new adapter into the slot that is most like it,
+// and every id that was added goes on being answered, by its slot ("K-Merge: Online Continual Merging of Adapters for
+// On-device Large Language Models", 2025; `bounded` and the bounds on a member's error are ours). docs/merging.md tells
+// what it is good for.
+//
+// Input: PEFT adapter directories; output: a directory with a PEFT adapter for each slot and pool.json, which says who
+// is in it (docs/formats/pool.md). A change is one rename of pool.json, after the slot it speaks of is on disk: a
+// process killed at any moment leaves the state before or after, and whoever opens the pool next removes what is
+// neither. Called by `deltafold pool`, and by store/ for a server's adapters.
+#ifndef DELTAFOLD_MERGE_ADAPTER_POOL_H_
+#define DELTAFOLD_MERGE_ADAPTER_POOL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "merge/pool_state.h"
+
+namespace df {
+
+// How well the adapter in `directory` does on the probes of `id`, larger is better; nothing when it has no probes. An
+// error ends the addition.
+using PoolScore = std::function<Result<std::optional<double>>(const std::string& id, const std::string& directory)>;
+
+struct PoolAddOptions {
+  bool replace = false;  // an id that is there leaves its slot first
+  PoolScore score = {};
+  // Called before each step that changes a file, with its name: what a test kills.
+  std::function<void(std::string_view step)> on_step = {};
+};
+
+struct PoolAdded {
+  std::string slot;                      // that answers for the id now
+  bool merged = false;                   // with others, else it has a slot of its own
+  bool shared = false;                   // a slot had these very bytes
+  double similarity = 0;                 // to what it was merged with, or the most similar where that was asked
+  double discarded_share = 0;            // energy that was cut off, of what the slot should have become
+  std::vector<std::string> evicted_ids;  // answered no more: their slot gave room (PoolRefusal::kEvict)
+};
+
+// Thread-compatible; one process at a time changes a pool.
+class AdapterPool {
+ public:
+  // Makes `directory`, or takes an empty one. The only errors are CheckPoolSettings', kFailedPrecondition (there is
+  // something in it) and kIo.
+  static Result<std::unique_ptr<AdapterPool>> Create(const std::string& directory, const PoolSettings& settings);
+  // Locks it and removes what a stopped process left. The only errors are ReadState's and kFailedPrecondition (another
+  // process has it).
+  static Result<std::unique_ptr<AdapterPool>> Open(const std::string& directory);
+  // Its state at this moment, without a lock. Every slot's adapter must be there with its bytes. The only errors are
+  // kNotFound (no pool), those of ParsePoolState, kCorrupt naming a slot, and kIo.
+  static Result<PoolState> ReadState(const std::string& directory);
+  ~AdapterPool();
+  AdapterPool(const AdapterPool&) = delete;
+  AdapterPool& operator=(const AdapterPool&) = delete;
+
+  const PoolState& state() const { return state_; }
+  const std::string& directory() const { return directory_; }
+  // Of a slot's adapter.
+  std::string DirectoryOf(const std::string& slot) const { return directory_ + "/slots/" + slot; }
+
+  // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What cannot be merged (DoRA,
+  // biases, saved modules, files of its text that others do not have, a delta-W of zero) keeps a slot of its own while
+  // the budget has room for that. The only errors are CheckPoolId's, the adapter's readers', kFailedPrecondition (an id
+  // that is there; another base; by kBounded a member that would lose too much, named with figures; neither a probe nor
+  // a largest error for a member), kResourceExhausted (no slot has room for it), `score`'s and kIo. After a refusal the
+  // pool answers as before.
+  Result<PoolAdded> Add(ThreadPool& pool, const std::string& id, const std::string& adapter_directory,
+                        const PoolAddOptions& options = {});
+  // The id is answered no more. Its slot goes with its last id; what went into it stays in it. kNotFound, kIo.
+  Status Remove(const std::string& id);
+  // All ids of the slot are answered no more, and its bytes are free; which they were. kNotFound, kIo.
+  Result<std::vector<std::string>> EvictSlot(const std::string& slot);
+  // Counts requests for `id`, for the choice of the least used slot. On disk with the next change, or by Flush.
+  void CountUses(const std::string& id, uint64_t n);
+  Status Flush();
+  // Settings for what comes from now on; slots stay as they are, also beyond a smaller budget. Errors as
+  // CheckPoolSettings and kIo.
+  Status ChangeSettings(const PoolSettings& settings);
+
+ private:
+  friend class PoolAddition;  // one call of Add: pool_addition.cc
+
+  AdapterPool(std::string directory, int lock_fd) : directory_(std::move(directory)), lock_fd_(lock_fd) {}
+  static Result<std::unique_ptr<AdapterPool>> Locked(const std::string& directory);
+  // `next` becomes the state, on disk; directories of slots that it lacks go.
+  Status Commit(PoolState next, const std::function<void(std::string_view)>& on_step = {});
+
+  std::string directory_;
+  int lock_fd_ = -1;
+  PoolState state_;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_MERGE_ADAPTER_POOL_H_

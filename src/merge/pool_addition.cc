@@ -1,0 +1,370 @@
+#include "merge/pool_addition.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "format/checkpoint.h"
+#include "format/message.h"
+#include "format/peft_tensors.h"
+#include "merge/adapter_similarity.h"
+#include "merge/adapter_writer.h"
+
+namespace df {
+namespace {
+
+std::string SlotName(uint64_t number) {
+  std::string digits = std::to_string(number);
+  return std::string(digits.size() < 6 ? 6 - digits.size() : 0, '0') + digits;
+}
+
+std::string Fixed(double value) {
+  std::string text = std::to_string(std::round(value * 1e4) / 1e4);
+  return text.substr(0, text.size() - 2);
+}
+
+std::string BaseName(const PeftAdapter& adapter) {
+  const Result<std::string> name = JsonStringOr(adapter.config_json(), "base_model_name_or_path", "");
+  return name.ok() ? *name : "";
+}
+
+struct ModuleShape {
+  size_t d_out = 0, d_in = 0;
+};
+std::map<std::string, ModuleShape> ShapesOf(const PeftAdapter& adapter) {
+  std::map<std::string, ModuleShape> shapes;
+  const auto parts = ListAdapterParts(adapter.file());
+  if (!parts.ok()) return shapes;
+  for (const auto& [path, module] : *parts) {
+    const TensorView* a = module.ViewOrNull(AdapterPart::kA);
+    const TensorView* b = module.ViewOrNull(AdapterPart::kB);
+    if (a != nullptr && b != nullptr) shapes[path] = {.d_out = b->shape[0], .d_in = a->shape[1]};
+  }
+  return shapes;
+}
+
+double Quantile(std::vector<double> values, double q) {
+  std::ranges::sort(values);
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+}  // namespace
+
+uint64_t PoolAddition::FreeBytes() const {
+  const uint64_t used = next_.UsedBytes();
+  return settings().budget_bytes - std::min(used, settings().budget_bytes);
+}
+
+Status PoolAddition::Read(const std::string& adapter_directory) {
+  DF_ASSIGN_OR_RETURN(source_, ResolveModelDirectory(adapter_directory));
+  DF_ASSIGN_OR_RETURN(adapter_, PeftAdapter::Open(source_));
+  DF_ASSIGN_OR_RETURN(digest_, adapter_->Digest());
+  DF_ASSIGN_OR_RETURN(text_digest_, DigestOfServedFiles(source_));
+  bytes_ = TensorBytes(*adapter_);
+  whole_ = WhyNotMerged(*adapter_);
+  if (!whole_.empty()) return Status::Ok();
+  DF_ASSIGN_OR_RETURN(factors_, ReadFactors(threads_, *adapter_));
+  if (factors_.SquaredNorm() == 0) whole_ = "a delta-W of zero";
+  return Status::Ok();
+}
+
+Status PoolAddition::CheckShapes() const {
+  const auto shapes = ShapesOf(*adapter_);
+  for (const PoolSlot& slot : next_.slots) {
+    DF_ASSIGN_OR_RETURN(const auto other, PeftAdapter::Open(pool_.DirectoryOf(slot.name)));
+    for (const auto& [path, shape] : ShapesOf(*other)) {
+      const auto found = shapes.find(path);
+      if (found == shapes.end() || (found->second.d_out == shape.d_out && found->second.d_in == shape.d_in)) continue;
+      return FailedPrecondition("module " + Quoted(path) + " is " + std::to_string(found->second.d_out) + " x " +
+                                std::to_string(found->second.d_in) + ", in slot " + slot.name + " it is " +
+                                std::to_string(shape.d_out) + " x " + std::to_string(shape.d_in) +
+                                ": the pool's adapters are made for another base");
+    }
+  }
+  return Status::Ok();
+}
+
+PoolSlot* PoolAddition::SameContentOrNull() {
+  for (PoolSlot& slot : next_.slots) {
+    if (slot.n_merged == 1 && slot.digest == digest_ && slot.text_digest == text_digest_) return &slot;
+  }
+  return nullptr;
+}
+
+Result<AdapterFactors> PoolAddition::ReadSlot(const PoolSlot& slot) const {
+  DF_ASSIGN_OR_RETURN(const auto adapter, PeftAdapter::Open(pool_.DirectoryOf(slot.name)));
+  DF_ASSIGN_OR_RETURN(const std::string digest, adapter->Digest());
+  if (digest != slot.digest) {
+    return Corrupt("slot " + slot.name + " of the pool has digest " + digest + ", pool.json says " + slot.digest +
+                   ": its files were changed; evict it");
+  }
+  return ReadFactors(threads_, *adapter);
+}
+
+DType PoolAddition::MergedType(DType slot) const {
+  if (!settings().auto_dtype) return settings().dtype;
+  return slot == factors_.dtype ? slot : DType::kF32;
+}
+
+// What a merge with `slot` will take at most.
+uint64_t PoolAddition::MergedBytes(const AdapterFactors& slot) const {
+  uint64_t elements = 0;
+  const auto rank_of = [&](const FactorPair& pair, const FactorPair* other) -> uint64_t {
+    const size_t sum = pair.rank() + (other != nullptr ? other->rank() : 0);
+    if (settings().rank > 0) return std::min({settings().rank, sum, pair.d_in(), pair.d_out()});
+    return other != nullptr ? std::max(pair.rank(), other->rank()) : pair.rank();
+  };
+  for (const auto& [path, pair] : slot.modules) {
+    const auto other = factors_.modules.find(path);
+    elements +=
+        rank_of(pair, other != factors_.modules.end() ? &other->second : nullptr) * (pair.d_in() + pair.d_out());
+  }
+  for (const auto& [path, pair] : factors_.modules) {
+    if (!slot.modules.contains(path)) elements += rank_of(pair, nullptr) * (pair.d_in() + pair.d_out());
+  }
+  return elements * DTypeBytes(MergedType(slot.dtype));
+}
+
+// Similarity to every slot that could take it in; the most similar with room for it is kept.
+Status PoolAddition::Compare() {
+  if (!whole_.empty()) return Status::Ok();
+  const uint64_t free_bytes = FreeBytes();
+  for (const PoolSlot& slot : next_.slots) {
+    if (!slot.whole.empty() || slot.text_digest != text_digest_) continue;
+    DF_ASSIGN_OR_RETURN(AdapterFactors factors, ReadSlot(slot));
+    const double similarity = Similarity(threads_, factors, factors_);
+    similarities_[slot.name] = similarity;
+    if (MergedBytes(factors) > slot.bytes + free_bytes) continue;
+    if (!best_.empty() && similarity <= similarities_.at(best_)) continue;
+    best_ = slot.name;
+    best_factors_ = std::move(factors);
+  }
+  return Status::Ok();
+}
+
+bool PoolAddition::TakesFreeSlot() const {
+  if (settings().policy != PoolPolicy::kKMergePlus) return true;
+  double threshold = settings().threshold;
+  if (settings().threshold_is_quantile) {
+    std::vector<double> known;
+    for (const PoolSlot& slot : next_.slots) {
+      for (const auto& [name, similarity] : slot.similarities) known.push_back(similarity);
+    }
+    if (known.empty()) return true;
+    threshold = Quantile(std::move(known), settings().threshold);
+  }
+  return best_.empty() || similarities_.at(best_) < threshold;
+}
+
+Result<PoolAdded> PoolAddition::Run(const std::string& adapter_directory) {
+  DF_RETURN_IF_ERROR(CheckPoolId(id_));
+  if (next_.FindOrNull(id_) != nullptr) {
+    if (!options_.replace) return FailedPrecondition("the id " + Quoted(id_) + " is in the pool already");
+    DropMember(id_, next_);
+  }
+  DF_RETURN_IF_ERROR(Read(adapter_directory));
+  DF_RETURN_IF_ERROR(CheckShapes());
+  if (options_.score) {
+    DF_ASSIGN_OR_RETURN(own_score_, options_.score(id_, source_));
+  }
+  ++next_.n_added;
+  if (PoolSlot* same = SameContentOrNull(); same != nullptr) {
+    same->members.push_back({.id = id_, .norm = same->norm, .own_score = own_score_, .score = own_score_});
+    added_.slot = same->name;
+    added_.shared = true;
+    DF_RETURN_IF_ERROR(pool_.Commit(std::move(next_), options_.on_step));
+    return std::move(added_);
+  }
+  const bool has_room = bytes_ <= FreeBytes();
+  if (!has_room || settings().policy == PoolPolicy::kKMergePlus) DF_RETURN_IF_ERROR(Compare());
+  if (has_room && (!whole_.empty() || TakesFreeSlot())) return TakeSlot();
+  if (!best_.empty()) return Merge();
+  const std::string needs = "the adapter takes " + std::to_string(bytes_) + " bytes, the pool has " +
+                            std::to_string(FreeBytes()) + " of " + std::to_string(settings().budget_bytes) + " left";
+  return Refused(ResourceExhausted(whole_.empty() ? needs + ", and no slot that it could be merged into"
+                                                  : needs + ", and it cannot be merged: it has " + whole_));
+}
+
+Result<PoolAdded> PoolAddition::TakeSlot() {
+  made_ = {};
+  made_.name = SlotName(next_.next_slot++);
+  made_.digest = digest_;
+  made_.text_digest = text_digest_;
+  made_.whole = whole_;
+  made_.bytes = bytes_;
+  made_.n_merged = 1;
+  made_.norm = made_.sum_of_norms = std::sqrt(factors_.SquaredNorm());
+  made_.similarities = similarities_;
+  // As used as the least used one: the oldest of those goes first, not what has just come.
+  for (size_t i = 0; i < next_.slots.size(); ++i) {
+    made_.uses = i == 0 ? next_.slots[i].uses : std::min(made_.uses, next_.slots[i].uses);
+  }
+  made_.members = {{.id = id_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
+  if (!best_.empty()) added_.similarity = similarities_.at(best_);
+  Step("write slot");
+  DF_ASSIGN_OR_RETURN(AtomicDirectory directory,
+                      AtomicDirectory::Create(pool_.DirectoryOf(made_.name), {.replace = true}));
+  DF_RETURN_IF_ERROR(CopyAdapter(*adapter_, directory.path()));
+  DF_RETURN_IF_ERROR(CopyServedFiles(source_, directory.path()));
+  if (whole_.empty()) {
+    const AdapterSketch sketch = SketchOf(threads_, factors_);
+    DF_RETURN_IF_ERROR(WriteSketches({.mean = sketch, .members = {sketch}}, directory.path()));
+  }
+  return Publish(std::move(directory));
+}
+
+// The slot with what was added: its figures, and each member's distance to it.
+Status PoolAddition::DescribeMerged(const PoolSlot& former, const AdapterMerge& merge, PoolSketches& sketches) {
+  const double n = static_cast<double>(former.n_merged) + 1, added_norm = std::sqrt(factors_.SquaredNorm());
+  made_ = former;
+  made_.name = SlotName(next_.next_slot++);
+  made_.similarities.clear();
+  made_.bytes = TensorBytes(merge.merged);
+  made_.n_merged = former.n_merged + 1;
+  made_.norm = std::sqrt(merge.merged.SquaredNorm());
+  made_.sum_of_norms += added_norm;
+  made_.opcm_scale = merge.opcm_scale;
+  made_.discarded_share = merge.energy > 0 ? merge.discarded_energy / merge.energy : 0;
+  made_.mean_distance_at_most = former.mean_distance_at_most * (1 - 1 / n) + merge.lost;
+  const AdapterSketch now = SketchOf(threads_, merge.merged), added = SketchOf(threads_, factors_);
+  for (size_t i = 0; i < kSketchElements; ++i) {
+    sketches.mean[i] += static_cast<float>((added[i] - sketches.mean[i]) / n);
+  }
+  for (PoolMember& member : made_.members) {
+    if (member.sketch_row >= sketches.members.size()) {
+      return Corrupt("slot " + former.name + " has no sketch of " + Quoted(member.id));
+    }
+    member.distance_at_most += merge.moved;
+    const double square = made_.norm * made_.norm + member.norm * member.norm -
+                          2 * InnerProduct(now, sketches.members[member.sketch_row]);
+    member.distance_estimate =
+        std::clamp(std::sqrt(std::max(square, 0.0)),
+                   std::min(std::abs(made_.norm - member.norm), member.distance_at_most), member.distance_at_most);
+  }
+  // The members of a slot of one are where the slot is: what moved it is their distance, which needs no estimate.
+  if (former.n_merged == 1) {
+    for (PoolMember& member : made_.members) member.distance_estimate = member.distance_at_most;
+  }
+  made_.members.push_back({.id = id_,
+                           .norm = added_norm,
+                           .distance_at_most = merge.added_error,
+                           .distance_estimate = merge.added_error,
+                           .sketch_row = sketches.members.size(),
+                           .own_score = own_score_});
+  sketches.members.push_back(added);
+  return Status::Ok();
+}
+
+Status PoolAddition::ScoreMembers(const std::string& directory) {
+  for (PoolMember& member : made_.members) {
+    if (!options_.score) return Status::Ok();
+    std::optional<double> score;
+    DF_ASSIGN_OR_RETURN(score, options_.score(member.id, directory));
+    member.score = score;
+  }
+  return Status::Ok();
+}
+
+// Whether the merge leaves every member good enough; by kBounded alone.
+Status PoolAddition::CheckMembers() const {
+  if (settings().policy != PoolPolicy::kBounded) return Status::Ok();
+  for (const PoolMember& member : made_.members) {
+    const std::string who =
+        "merging " + Quoted(id_) + " with its most similar slot would leave member " + Quoted(member.id);
+    const bool is_scored = member.own_score.has_value() && member.score.has_value();
+    if (!is_scored && !settings().max_error) {
+      return FailedPrecondition(
+          "member " + Quoted(member.id) +
+          " has neither a probe here nor a largest error: give its probe, or the pool a --max-error");
+    }
+    if (is_scored && *member.score < settings().min_score_share * *member.own_score) {
+      return FailedPrecondition(who + " a score of " + Fixed(*member.score) + ", its own adapter's is " +
+                                Fixed(*member.own_score) + " and " + Fixed(settings().min_score_share) +
+                                " of it must stay");
+    }
+    const double error = member.distance_at_most / member.norm;
+    if (!is_scored && error > *settings().max_error) {
+      return FailedPrecondition(who + " with a delta-W that is off by up to " + Fixed(error) +
+                                " of its length, at most " + Fixed(*settings().max_error) + " is allowed");
+    }
+  }
+  return Status::Ok();
+}
+
+Result<PoolAdded> PoolAddition::Merge() {
+  const auto former = std::ranges::find(next_.slots, best_, &PoolSlot::name);
+  DF_ASSIGN_OR_RETURN(PoolSketches sketches, ReadSketches(pool_.DirectoryOf(best_)));
+  DF_ASSIGN_OR_RETURN(const auto old_adapter, PeftAdapter::Open(pool_.DirectoryOf(best_)));
+  DF_ASSIGN_OR_RETURN(const AdapterMerge merge, MergeAdapter(threads_, best_factors_,
+                                                             {.n_merged = former->n_merged,
+                                                              .sum_of_norms = former->sum_of_norms,
+                                                              .opcm_scale = former->opcm_scale},
+                                                             factors_,
+                                                             {.rank = settings().rank,
+                                                              .rule = settings().rule,
+                                                              .alpha = settings().alpha,
+                                                              .dtype = MergedType(best_factors_.dtype)}));
+  DF_RETURN_IF_ERROR(DescribeMerged(*former, merge, sketches));
+  if (!options_.score) {  // before anything is written
+    if (const Status refusal = CheckMembers(); !refusal.ok()) return Refused(refusal);
+  }
+  Step("write slot");
+  DF_ASSIGN_OR_RETURN(AtomicDirectory directory,
+                      AtomicDirectory::Create(pool_.DirectoryOf(made_.name), {.replace = true}));
+  DF_RETURN_IF_ERROR(WriteAdapter(merge.merged, BaseName(*old_adapter), directory.path()));
+  DF_RETURN_IF_ERROR(CopyServedFiles(pool_.DirectoryOf(best_), directory.path()));
+  DF_RETURN_IF_ERROR(WriteSketches(sketches, directory.path()));
+  DF_RETURN_IF_ERROR(ScoreMembers(directory.path()));
+  if (const Status refusal = CheckMembers(); !refusal.ok()) return Refused(refusal);
+  {
+    DF_ASSIGN_OR_RETURN(const auto written, PeftAdapter::Open(directory.path()));
+    DF_ASSIGN_OR_RETURN(made_.digest, written->Digest());
+  }
+  added_.merged = true;
+  added_.similarity = similarities_.at(best_);
+  added_.discarded_share = made_.discarded_share;
+  ++next_.n_merges;
+  next_.slots.erase(former);
+  if (settings().policy == PoolPolicy::kKMergePlus && settings().threshold_is_quantile) {
+    for (const PoolSlot& slot : next_.slots) {
+      if (!slot.whole.empty() || slot.text_digest != text_digest_) continue;
+      DF_ASSIGN_OR_RETURN(const AdapterFactors other, ReadSlot(slot));
+      made_.similarities[slot.name] = Similarity(threads_, other, merge.merged);
+    }
+  }
+  return Publish(std::move(directory));
+}
+
+Result<PoolAdded> PoolAddition::Publish(AtomicDirectory directory) {
+  Step("publish slot");
+  DF_RETURN_IF_ERROR(directory.Commit());
+  added_.slot = made_.name;
+  next_.slots.push_back(std::move(made_));
+  DF_RETURN_IF_ERROR(pool_.Commit(std::move(next_), options_.on_step));
+  return std::move(added_);
+}
+
+// The refusal, or a slot of its own in the place of those that are used least.
+Result<PoolAdded> PoolAddition::Refused(const Status& refusal) {
+  const bool evicts = settings().policy == PoolPolicy::kBounded && settings().on_refusal == PoolRefusal::kEvict;
+  ++next_.n_refusals;
+  if (!evicts || bytes_ > settings().budget_bytes) {
+    pool_.state_.n_refusals = next_.n_refusals;  // on disk with the next change
+    return refusal;
+  }
+  while (bytes_ > FreeBytes()) {
+    const auto least = std::ranges::min_element(next_.slots, {}, &PoolSlot::uses);
+    for (const PoolMember& member : least->members) added_.evicted_ids.push_back(member.id);
+    similarities_.erase(least->name);
+    next_.slots.erase(least);
+    ++next_.n_evictions;
+  }
+  best_.clear();
+  return TakeSlot();
+}
+
+Result<PoolAdded> AdapterPool::Add(ThreadPool& pool, const std::string& id, const std::string& adapter_directory,
+                                   const PoolAddOptions& options) {
+  return PoolAddition(*this, pool, id, options).Run(adapter_directory);
+}
+
+}  // namespace df
