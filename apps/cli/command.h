@@ -36,6 +36,7 @@ void AddVerify(const Command& app);
 void AddChat(const Command& app);
 void AddLogits(const Command& app);
 void AddPlan(const Command& app);
+void AddPool(const Command& app);
 void AddRun(const Command& app);
 void AddServe(const Command& app);
 void AddVariants(const Command& app);

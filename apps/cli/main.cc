@@ -111,6 +111,7 @@ int Main(int argc, char** argv) {
   AddLogits(commands);
   AddEval(commands);
   AddPlan(commands);
+  AddPool(commands);
   AddBench(commands);
   AddVersion(commands);
   try {

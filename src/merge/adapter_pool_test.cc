@@ -297,7 +297,9 @@ bool AddAndKill(const std::string& path, const std::string& adapter, bool replac
   return false;
 }
 
-TEST_F(AdapterPoolTest, AKillBeforeAnyStepLeavesEveryAcknowledgedIdAnswered) {
+class AdapterPoolKilledSlow : public AdapterPoolTest {};
+
+TEST_F(AdapterPoolKilledSlow, AKillBeforeAnyStepLeavesEveryAcknowledgedIdAnswered) {
   for (const bool merges : {false, true}) {
     for (const bool replaces : {false, true}) {
       size_t n_kills = 0;
