@@ -92,6 +92,9 @@ Status ReplaceTemplate(const std::string& path, LoadedBase& base) {
   return Status::Ok();
 }
 
+// A slot of two unrelated adapters of one length is off by 0.71 of it for both; one of three may be by 1.12.
+constexpr double kDefaultPoolError = 0.9;
+
 // Half of what is free for variants, up to four fifths where those given need it: the KV cache takes half of the rest.
 // Unknown (0) free memory bounds nothing.
 LiveStoreOptions StoreOptionsFor(const ServeOptions& options, uint64_t free_bytes) {
@@ -102,6 +105,14 @@ LiveStoreOptions StoreOptionsFor(const ServeOptions& options, uint64_t free_byte
                             .idle_timeout_s = options.variant_idle_timeout_s,
                             .state_file = options.state_file,
                             .variant_dir = options.variant_dir};
+  if (options.adapter_pool_bytes > 0) {
+    store.pool = options.adapter_pool;
+    store.pool->budget_bytes = options.adapter_pool_bytes;
+    if (!store.pool->max_error) store.pool->max_error = kDefaultPoolError;
+    store.pool_directory = options.adapter_pool_dir;
+    if (store.pool_directory.empty() && !options.state_file.empty())
+      store.pool_directory = options.state_file + ".pool";
+  }
   if (options.variant_bytes != 0) return store;
   store.budget_bytes = free_bytes == 0 ? UINT64_MAX : free_bytes / 2;
   store.raised_bytes = free_bytes / 5 * 4;

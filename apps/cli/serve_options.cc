@@ -83,6 +83,38 @@ void AddStoreOptions(const Command& command, ServeOptions& options) {
       .Env("DELTAFOLD_STATE_FILE");
 }
 
+void AddPoolOptions(const Command& command, ServeOptions& options) {
+  command
+      .Bytes("--adapter-pool-bytes", options.adapter_pool_bytes,
+             "Adapters loaded at run time share slots of so many bytes on disk: beyond, one is merged into the most\n"
+             "similar slot and every name goes on being answered (docs/merging.md). 0 = each is itself")
+      .Env("DELTAFOLD_ADAPTER_POOL_BYTES")
+      .TypeName("BYTES")
+      .ShowDefault();
+  command
+      .Choice<PoolPolicy>(
+          "--adapter-pool-policy",
+          {{"kmerge", PoolPolicy::kKMerge}, {"kmerge++", PoolPolicy::kKMergePlus}, {"bounded", PoolPolicy::kBounded}},
+          options.adapter_pool.policy, "kmerge, kmerge++ or bounded [kmerge]")
+      .Env("DELTAFOLD_ADAPTER_POOL_POLICY")
+      .Value("NAME");
+  command
+      .Option("--adapter-pool-dir", options.adapter_pool_dir,
+              "Directory of the pool, kept over restarts (default: the state file's name and .pool; without a state "
+              "file\na temporary one, forgotten at the end)")
+      .Env("DELTAFOLD_ADAPTER_POOL_DIR");
+  command
+      .Option("--adapter-pool-max-error", options.adapter_pool.max_error,
+              "bounded: the most that an adapter's delta-W may be off, relative to its length [0.9]")
+      .Env("DELTAFOLD_ADAPTER_POOL_MAX_ERROR")
+      .Value("E");
+  command
+      .Option("--adapter-pool-threshold", options.adapter_pool.threshold,
+              "kmerge++: a free slot is taken only where no slot is as similar as this [0.5]")
+      .Env("DELTAFOLD_ADAPTER_POOL_THRESHOLD")
+      .Value("S");
+}
+
 void AddNetworkOptions(const Command& command, ServeOptions& options) {
   command.Option("--host", options.host, "Address to listen on; 0.0.0.0 for all").Env("DELTAFOLD_HOST").ShowDefault();
   command.Option("--port", options.port, "Port to listen on; 0 = any free one").Env("DELTAFOLD_PORT").ShowDefault();
@@ -166,6 +198,7 @@ void AddEngineOptions(const Command& command, ServeOptions& options) {
 void AddServeOptions(const Command& command, ServeOptions& options) {
   AddModelOptions(command, options);
   AddStoreOptions(command, options);
+  AddPoolOptions(command, options);
   AddNetworkOptions(command, options);
   AddEngineOptions(command, options);
   command.Footer(kExamples);

@@ -32,6 +32,9 @@ struct ServeOptions {
   size_t variant_load_threads = 2;
   uint64_t variant_load_rate = kDefaultLoadBytesPerSecond;
   std::string variant_dir, state_file;
+  uint64_t adapter_pool_bytes = 0;  // 0 = no pool
+  std::string adapter_pool_dir;     // "" = beside the state file, or a temporary one
+  PoolSettings adapter_pool;
   size_t max_model_len = 0;
   size_t max_num_seqs = 64;
   size_t max_num_batched_tokens = 512;

@@ -28,6 +28,8 @@ using PoolScore = std::function<Result<std::optional<double>>(const std::string&
 struct PoolAddOptions {
   bool replace = false;  // an id that is there leaves its slot first
   PoolScore score = {};
+  // How much a slot is used, in place of the uses that were counted: least first goes what is evicted.
+  std::function<double(const PoolSlot& slot)> use_of = {};
   // Called before each step that changes a file, with its name: what a test kills.
   std::function<void(std::string_view step)> on_step = {};
 };

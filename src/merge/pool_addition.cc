@@ -352,7 +352,9 @@ Result<PoolAdded> PoolAddition::Refused(const Status& refusal) {
     return refusal;
   }
   while (bytes_ > FreeBytes()) {
-    const auto least = std::ranges::min_element(next_.slots, {}, &PoolSlot::uses);
+    const auto least = std::ranges::min_element(next_.slots, {}, [this](const PoolSlot& slot) {
+      return options_.use_of ? options_.use_of(slot) : static_cast<double>(slot.uses);
+    });
     for (const PoolMember& member : least->members) added_.evicted_ids.push_back(member.id);
     similarities_.erase(least->name);
     next_.slots.erase(least);

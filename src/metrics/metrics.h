@@ -25,6 +25,9 @@ struct VariantSnapshot {
   bool resident = false;
   uint64_t host_bytes = 0;  // reserved for it now
   uint64_t disk_bytes = 0;
+  // Of an adapter of the pool: its slot, and how far that is from the adapter, at most.
+  std::string pool_slot = {};
+  double pool_error = 0;
 };
 
 // Times of loads, sorted into intervals.
@@ -32,6 +35,12 @@ struct LoadTimes {
   std::vector<double> bounds_s = {};  // upper ends, ascending
   std::vector<uint64_t> counts = {};  // [bounds + 1], the last for what is longer
   double sum_s = 0;
+};
+
+// Of the adapter pool; totals only grow.
+struct PoolSnapshot {
+  uint64_t slots = 0, members = 0, budget_bytes = 0, used_bytes = 0;
+  uint64_t merges = 0, refusals = 0, evictions = 0;
 };
 
 // Read from engine and store at the moment of a scrape; totals only grow.
@@ -51,6 +60,7 @@ struct MetricsSnapshot {
   uint64_t lookups = 0, hits = 0, load_failures = 0;
   std::map<std::string, uint64_t> evictions = {};  // cause -> count
   LoadTimes load_times = {};
+  std::optional<PoolSnapshot> pool = {};
 };
 
 // One choice of one request, at its end. Times in seconds; absent where the request did not get that far.

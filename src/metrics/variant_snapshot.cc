@@ -90,9 +90,29 @@ MetricFamily Evictions(const std::map<std::string, uint64_t>& evictions) {
   return family;
 }
 
-}  // namespace
+std::vector<MetricFamily> PoolFamilies(const MetricsSnapshot& snapshot) {
+  if (!snapshot.pool) return {};
+  const PoolSnapshot& pool = *snapshot.pool;
+  MetricFamily error{"deltafold_adapter_pool_error",
+                     "How far a name's slot is from its own adapter, relative, at most",
+                     MetricType::Gauge,
+                     {}};
+  for (size_t i = 0; i < std::min(snapshot.variants.size(), kMaxVariantLabels); ++i) {
+    const VariantSnapshot& variant = snapshot.variants[i];
+    if (variant.pool_slot.empty()) continue;
+    AddGauge(variant.pool_error, {{"variant", variant.name}, {"slot", variant.pool_slot}}, error);
+  }
+  return {std::move(error),
+          SingleGauge("deltafold_adapter_pool_slots", "Slots of the adapter pool", pool.slots),
+          SingleGauge("deltafold_adapter_pool_members", "Names that the pool's slots answer for", pool.members),
+          SingleGauge("deltafold_adapter_pool_bytes", "Bytes that the slots take", pool.used_bytes),
+          SingleGauge("deltafold_adapter_pool_budget_bytes", "Bytes that slots may take", pool.budget_bytes),
+          SingleCounter("deltafold_adapter_pool_merges_total", "Adapters merged into a slot", pool.merges),
+          SingleCounter("deltafold_adapter_pool_refusals_total", "Adapters that were refused", pool.refusals),
+          SingleCounter("deltafold_adapter_pool_evictions_total", "Slots given up for others", pool.evictions)};
+}
 
-std::vector<MetricFamily> VariantFamilies(const MetricsSnapshot& snapshot) {
+std::vector<MetricFamily> AllVariantFamilies(const MetricsSnapshot& snapshot) {
   MetricFamily resident{"deltafold_variant_resident", "1 while the variant can answer at once", MetricType::Gauge, {}};
   MetricFamily bytes{
       "deltafold_variant_bytes", "A variant's own weights: in memory, and stored", MetricType::Gauge, {}};
@@ -116,6 +136,14 @@ std::vector<MetricFamily> VariantFamilies(const MetricsSnapshot& snapshot) {
       SingleCounter("deltafold_variant_load_failures_total", "Loads that failed", snapshot.load_failures),
       LoadSeconds(snapshot.load_times),
       Evictions(snapshot.evictions)};
+}
+
+}  // namespace
+
+std::vector<MetricFamily> VariantFamilies(const MetricsSnapshot& snapshot) {
+  std::vector<MetricFamily> families = AllVariantFamilies(snapshot);
+  for (MetricFamily& family : PoolFamilies(snapshot)) families.push_back(std::move(family));
+  return families;
 }
 
 }  // namespace df

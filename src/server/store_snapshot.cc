@@ -14,7 +14,9 @@ VariantSnapshot OfVariant(const VariantStatus& status) {
                                          : "false",
           .resident = status.state == ResidencyState::kResident,
           .host_bytes = status.bytes,
-          .disk_bytes = info.stored_bytes};
+          .disk_bytes = info.stored_bytes,
+          .pool_slot = status.pool ? status.pool->slot : std::string(),
+          .pool_error = status.pool ? status.pool->error_at_most : 0};
 }
 
 VariantSnapshot OfBase(const Variant& base) {
@@ -63,6 +65,15 @@ MetricsSnapshot StoreSnapshot(const VariantStore& store) {
   snapshot.load_times.bounds_s.assign(kLoadSeconds.begin(), kLoadSeconds.end());
   snapshot.load_times.counts.assign(stats.load_times.counts.begin(), stats.load_times.counts.end());
   snapshot.load_times.sum_s = stats.load_times.sum_s;
+  if (stats.pool) {
+    snapshot.pool = {.slots = stats.pool->slots,
+                     .members = stats.pool->members,
+                     .budget_bytes = stats.pool->budget_bytes,
+                     .used_bytes = stats.pool->used_bytes,
+                     .merges = stats.pool->merges,
+                     .refusals = stats.pool->refusals,
+                     .evictions = stats.pool->evictions};
+  }
   return snapshot;
 }
 

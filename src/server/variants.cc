@@ -76,6 +76,12 @@ Json VariantRow(const VariantStatus& status, const std::string& base_name) {
   row["requests_per_second"] = status.requests_per_s;
   row["last_used"] = status.last_used_unix == 0 ? Json(nullptr) : Json(status.last_used_unix);
   row["load_seconds"] = status.load_seconds;
+  if (status.pool) {
+    row["pool"] = {{"slot", status.pool->slot},
+                   {"members", status.pool->members},
+                   {"error_at_most", status.pool->error_at_most},
+                   {"error_estimate", status.pool->error_estimate}};
+  }
   return row;
 }
 

@@ -45,10 +45,16 @@ Result<std::unique_ptr<LiveStore>> LiveStore::Create(LoadedBase base, LiveStoreO
       if (options.warn) options.warn(warning);
     }
   }
-  return std::unique_ptr<LiveStore>(new LiveStore(std::move(base), std::move(options), std::move(state)));
+  std::unique_ptr<AdapterSlots> slots;
+  if (options.pool) {
+    DF_ASSIGN_OR_RETURN(slots, AdapterSlots::Open(options.pool_directory, *options.pool));
+  }
+  return std::unique_ptr<LiveStore>(
+      new LiveStore(std::move(base), std::move(options), std::move(state), std::move(slots)));
 }
 
-LiveStore::LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state)
+LiveStore::LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state,
+                     std::unique_ptr<AdapterSlots> slots)
     : base_(std::move(base)),
       options_(std::move(options)),
       set_(ResidentSet::Create(base_.weights, {.cache = CacheOptionsFor(options_),
@@ -57,6 +63,7 @@ LiveStore::LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<
                                                .readers = options_.readers})),
       tokenizers_(std::make_shared<SharedTokenizers>([set = set_](uint64_t bytes) { return set->Charge(bytes); })),
       registry_(base_.variant->name, base_.variant),
+      slots_(std::move(slots)),
       state_(std::move(state)) {}
 
 LiveStore::~LiveStore() {
@@ -121,6 +128,9 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
     is_pinned = false;
   }
   if (kept.ok() && origin == Origin::kRuntime) kept = Keep(opened, options);
+  if (kept.ok() && origin == Origin::kPooled && options.pinned && state_ != nullptr) {
+    kept = state_->SetPinned(name, true);  // the pool keeps the rest
+  }
   if (!kept.ok()) {
     ReleaseIfNameless(*opened.variant);  // it may have been there before, without a name, for requests under way
     UndoPin(name);                       // once the other's pin takes no room
@@ -184,11 +194,6 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterFrom(Origin origin, co
   }
 }
 
-Result<std::shared_ptr<const Variant>> LiveStore::Register(const std::string& name, const std::string& directory,
-                                                           const RegisterOptions& options) {
-  return RegisterFrom(Origin::kRuntime, name, directory, options);
-}
-
 // An adapter that sits on `name`; "" = none does.
 std::string LiveStore::ChildOf(const std::string& name) const {
   for (const auto& other : registry_.List()) {
@@ -249,10 +254,6 @@ Status LiveStore::RetireFrom(Origin origin, const std::string& name, const std::
   return Status::Ok();
 }
 
-Status LiveStore::Retire(const std::string& name, const std::string& expected_generation) {
-  return RetireFrom(Origin::kRuntime, name, expected_generation);
-}
-
 // A generation is pinned while one of its names is.
 Status LiveStore::ApplyPin(const Variant& variant, bool pinned) {
   if (!pinned && HasPinnedName(variant)) return Status::Ok();
@@ -309,11 +310,13 @@ std::vector<VariantStatus> LiveStore::Statuses() const {
   std::vector<VariantStatus> rows;
   const auto all = registry_.List();  // the base first
   const ResidentSet::Picture picture = PictureOf(all);
+  const auto places = slots_ == nullptr ? std::map<std::string, PoolPlace>() : slots_->Places();
   for (size_t i = 0; i < picture.views.size(); ++i) {
     const std::shared_ptr<const Variant>& variant = all[i + 1];
     VariantStatus& row = rows.emplace_back(StatusOf(variant, picture.views[i], picture.now_us));
     row.pinned = IsPinned(variant->name);
     row.auto_pinned = picture.auto_pinned.contains(StoredOf(*variant).id());
+    if (const auto place = places.find(variant->name); place != places.end()) row.pool = place->second;
   }
   return rows;
 }
@@ -330,6 +333,7 @@ StoreStats LiveStore::Stats() const {
                       .load_times = sums.stats.load_times,
                       .evictions = {},
                       .waiting_names = {}};
+  if (slots_ != nullptr) stats.pool = slots_->Totals();
   for (const auto& [cause, n] : sums.stats.evictions) stats.evictions[std::string(EvictionCauseName(cause))] = n;
   const auto all = registry_.List();
   const ResidentSet::Picture picture = PictureOf(all);

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "merge/pool_state.h"
+#include "store/adapter_slots.h"
 #include "store/directory_watch.h"
 #include "store/registry.h"
 #include "store/resident_set.h"
@@ -36,6 +38,10 @@ struct LiveStoreOptions {
   std::string state_file = {};                        // "" = none
   int64_t look_every_ms = 1000;                       // at the watched directory
   std::string variant_dir = {};                       // watched once RestoreAndWatch was called; "" = none
+  // Adapters that Register is given, on the base, go into a pool: in `pool_directory`, or as AdapterSlots::Open. Absent:
+  // each is itself.
+  std::optional<PoolSettings> pool = {};
+  std::string pool_directory = {};
   std::shared_ptr<const Clock> clock = nullptr;       // null: SteadyClock
   NumaReaders readers = {};                           // as in ResidentSetOptions
   std::function<void(const std::string&)> warn = {};  // one line; called on any thread
@@ -50,7 +56,7 @@ struct GivenVariant {
 // Thread-safe.
 class LiveStore final : public VariantStore {
  public:
-  // The only errors are those of StateFile::Open.
+  // The only errors are those of StateFile::Open and AdapterSlots::Open.
   static Result<std::unique_ptr<LiveStore>> Create(LoadedBase base, LiveStoreOptions options);
   ~LiveStore() override;
 
@@ -83,14 +89,18 @@ class LiveStore final : public VariantStore {
     return static_cast<const StoredGeneration&>(*variant.generation);
   }
 
-  enum class Origin { kCommandLine, kWatched, kRuntime, kRestored };
+  enum class Origin { kCommandLine, kWatched, kRuntime, kRestored, kPooled };
   struct Opened {
     std::shared_ptr<const VariantSource> source;
     std::shared_ptr<Variant> variant;
     std::string given;  // directory as given, made absolute: a link may be turned before the next start
   };
 
-  LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state);
+  LiveStore(LoadedBase base, LiveStoreOptions options, std::unique_ptr<StateFile> state,
+            std::unique_ptr<AdapterSlots> slots);
+  Result<std::shared_ptr<const Variant>> RegisterPooled(const std::string& name, const std::string& directory,
+                                                        const RegisterOptions& options);
+  void RestorePool();
   Result<std::shared_ptr<const Variant>> RegisterFrom(Origin origin, const std::string& name,
                                                       const std::string& directory, const RegisterOptions& options);
   Result<Opened> Open(const std::string& name, const std::string& directory, const RegisterOptions& options,
@@ -137,6 +147,9 @@ class LiveStore final : public VariantStore {
   const std::shared_ptr<ResidentSet> set_;
   const std::shared_ptr<SharedTokenizers> tokenizers_;
   Registry registry_;
+
+  std::mutex pool_changes_;                    // a merge and its registrations; taken before `changes_`
+  const std::unique_ptr<AdapterSlots> slots_;  // null = none
 
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
   std::mutex changes_;

@@ -156,6 +156,7 @@ Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& v
 }
 
 void LiveStore::RestoreAndWatch() {
+  RestorePool();
   if (state_ != nullptr) Restore(state_->state());
   if (options_.variant_dir.empty()) {
     has_looked_ = true;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,20 @@
 #include "store/residency_state.h"
 
 namespace df {
+
+// Where an adapter of the pool is (docs/merging.md).
+struct PoolPlace {
+  std::string slot;
+  std::vector<std::string> members;  // all names of the slot
+  // How far the slot's delta-W is from what was loaded under the name, relative to that: proven, and by sketches.
+  double error_at_most = 0, error_estimate = 0;
+};
+
+struct PoolTotals {
+  uint64_t slots = 0, members = 0;
+  uint64_t budget_bytes = 0, used_bytes = 0;              // of tensors on disk
+  uint64_t merges = 0, refusals = 0, evictions = 0;  // since the pool was made
+};
 
 // What is known of one name at this moment: a row of GET /v1/variants.
 struct VariantStatus {
@@ -32,6 +47,7 @@ struct VariantStatus {
   double requests_per_s = 0;   // decayed, half-life 5 min
   int64_t last_used_unix = 0;  // 0 = never
   double load_seconds = 0;     // of the last load; 0 = none yet
+  std::optional<PoolPlace> pool = {};  // of an adapter of the pool
 };
 
 // Totals only grow.
@@ -42,6 +58,7 @@ struct StoreStats {
   LoadHistogram load_times = {};              // of loads that went through
   std::map<std::string, uint64_t> evictions;  // cause ("budget", "idle", "operator", "retired") -> count
   std::vector<std::string> waiting_names;     // wanted by requests and not resident
+  std::optional<PoolTotals> pool = {};        // where there is one
 };
 
 struct RegisterOptions {

@@ -1,0 +1,60 @@
+// The adapter pool of a running program: which directory the name of a pooled adapter stands for
+// (merge/adapter_pool.h). Names of one slot stand for one content, and so share one generation and one copy in memory.
+#ifndef DELTAFOLD_STORE_ADAPTER_SLOTS_H_
+#define DELTAFOLD_STORE_ADAPTER_SLOTS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "merge/adapter_pool.h"
+#include "store/variant_store.h"
+
+namespace df {
+
+// Thread-safe. Changes come one after another and take as long as a merge does, on the caller's thread alone; who looks
+// waits for none.
+class AdapterSlots {
+ public:
+  // Opens the pool in `directory`, or makes one; `settings` hold from now on. "" = a directory of its own among the
+  // system's temporary ones, which goes with this. The only errors are the pool's.
+  static Result<std::unique_ptr<AdapterSlots>> Open(const std::string& directory, const PoolSettings& settings);
+  ~AdapterSlots();
+
+  struct Placed {
+    std::string directory;             // of the slot
+    std::vector<std::string> names;    // that it stands for, the new one included
+    std::vector<std::string> evicted;  // names that stand for nothing any more
+  };
+  // AdapterPool::Add; requests_per_s tells by a member's name how much a slot is used.
+  Result<Placed> Add(const std::string& name, const std::string& directory, bool replace,
+                     const std::map<std::string, double>& requests_per_s);
+  Status Remove(const std::string& name);
+
+  bool Has(const std::string& name) const { return State()->FindOrNull(name) != nullptr; }
+  std::map<std::string, std::string> Directories() const;  // by name
+  std::map<std::string, PoolPlace> Places() const;         // by name
+  PoolTotals Totals() const;
+
+ private:
+  AdapterSlots(std::unique_ptr<AdapterPool> pool, std::string temporary)
+      : pool_(std::move(pool)), temporary_(std::move(temporary)) {
+    Show();
+  }
+  std::shared_ptr<const PoolState> State() const;
+  void Show();
+
+  std::mutex changes_;
+  const std::unique_ptr<AdapterPool> pool_;
+  const std::string temporary_;  // "" = none
+  mutable std::mutex mutex_;     // of what is shown
+  std::shared_ptr<const PoolState> shown_;
+};
+
+}  // namespace df
+
+#endif  // DELTAFOLD_STORE_ADAPTER_SLOTS_H_
