@@ -56,7 +56,6 @@ GUARDS = {
         (ROOMS, "if (now_us - wanted.since_us < options_.overtake_us) {", "if (false) {")],
     "who has waited long is overtaken no more": [
         (ROOMS, "if (now_us - wanted.since_us < options_.overtake_us) {", "if (true) {")],
-    "a room's bytes are its own": [(ROOMS, "    claims.free_bytes -= bytes;\n", "")],
     "a victim is one room's": [(ROOMS, "    claims.taken.insert(next->id);\n", "    if (choice.leased) claims.taken.insert(next->id);\n")],
     "a prefetch waits for those who wait": [(ROOMS, "(!wanted.is_asked && claims.somebody_waits)", "false")],
     "a prefetch moves nothing in use": [
