@@ -49,7 +49,22 @@ TEST(Metrics, HasExactlyTheGoldenNamesTypesAndLabels) {
   std::ifstream file(DELTAFOLD_SOURCE_DIR "/src/metrics/metrics_golden.txt");
   for (std::string line; std::getline(file, line);) golden.insert(line);
   ASSERT_GT(golden.size(), 30U);
-  EXPECT_EQ(Shapes(metrics.Render({.variants = {Resident("base", "base")}})), golden);
+  VariantSnapshot pooled = Resident("pooled");
+  pooled.pool_slot = "000001";
+  EXPECT_EQ(Shapes(metrics.Render({.variants = {Resident("base", "base"), pooled}, .pool = PoolSnapshot()})), golden);
+}
+
+TEST(Metrics, SpeaksOfAnAdapterPoolOnlyWhereThereIsOne) {
+  ServerMetrics metrics("base");
+  VariantSnapshot pooled = Resident("pooled");
+  pooled.pool_slot = "000004";
+  pooled.pool_error = 0.5;
+  const std::string with =
+      metrics.Render({.variants = {pooled, Resident("sql")}, .pool = PoolSnapshot{.slots = 3, .members = 7}});
+  EXPECT_TRUE(Has(with, "deltafold_adapter_pool_error{variant=\"pooled\",slot=\"000004\"} 0.5"));
+  EXPECT_TRUE(Has(with, "deltafold_adapter_pool_members 7"));
+  EXPECT_FALSE(Has(with, "deltafold_adapter_pool_error{variant=\"sql\""));
+  EXPECT_FALSE(Has(metrics.Render({.variants = {Resident("sql")}}), "deltafold_adapter_pool"));
 }
 
 TEST(Metrics, CountsARequestOnceUnderItsVariantAndReason) {
