@@ -24,8 +24,8 @@ def score(args, adapter, task):
                args.items, "--no-base", "--json")
     if done.returncode != 0:
         raise SystemExit(done.stderr)
-    for variant in json.loads(done.stdout)["results"]:
-        return variant["exact_match"]["mean"]
+    row = json.loads(done.stdout)["results"][0]
+    return row["correct"] / row["n"]
 
 
 def read_tensors(path):
