@@ -1,6 +1,7 @@
 #include "cli/choices.h"
 
 #include "base/json.h"
+#include "cli/command.h"
 #include "cli/table.h"
 
 namespace df::cli {
@@ -58,7 +59,7 @@ Result<std::string> RenderChoices(const Json& tensors) {
   Table table({{"tensor"}, {""}, {"code"}, {"bytes", Align::kRight}, {"error", Align::kRight}});
   for (const Json& tensor : tensors) {
     const Status status = AddTensor(table, tensor);
-    if (!status.ok()) return status;
+    if (!status.ok()) return FromFiles(status);
   }
   return table.Render();
 }

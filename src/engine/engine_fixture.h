@@ -36,7 +36,9 @@ class EngineFixture : public ::testing::Test {
     request.params.max_tokens = 20;
     return request;
   }
-  static testing::Outcome Answer(Engine& engine, const GenerationRequest& request) {
+  // As often as a test likes: every time is a request of its own.
+  static testing::Outcome Answer(Engine& engine, GenerationRequest request) {
+    request.events = std::make_shared<EventQueue>();
     DF_EXPECT_OK(engine.Submit(request));
     return testing::Await(*request.events);
   }

@@ -279,8 +279,10 @@ TEST_F(EngineTest, RefusesMoreThanTheQueueOfAVariantHoldsAndNobodyOfAnother) {
   for (const char* name : {"base", "delta2"}) {
     for (int i = 0; i < 2; ++i) waiting.push_back(Request(std::string(name) + std::to_string(i), name, 4));
   }
+  GenerationRequest more = Request("more", "delta2", 4);
+  waiting[2].variant = waiting[3].variant = more.variant;  // one generation, as the store gives out
   for (const GenerationRequest& request : waiting) DF_EXPECT_OK(engine->Submit(request));
-  const Status refused = engine->Submit(Request("more", "delta2", 4));
+  const Status refused = engine->Submit(more);
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("the queue of \"delta2\" is full: 2 requests"), std::string::npos);
   EXPECT_NE(engine->Submit(Request("more", "base", 4)).message().find("the queue of the base"), std::string::npos);

@@ -50,8 +50,8 @@ struct TokenEvent {
   int64_t queue_us = 0;  // from Submit to the first step with this request, or to an end before it
 };
 
-// The queue from the engine thread to one client. Thread-safe. Bounded by max_tokens + 1 small events, and by what was
-// asked for of the prompt.
+// The queue from the engine thread to the client of one request; after its end it takes nothing more. Thread-safe.
+// Bounded by max_tokens + 1 small events, and by what was asked for of the prompt.
 class EventQueue {
  public:
   EventQueue();
