@@ -52,6 +52,11 @@ void AppendFile::StartWriteback() {
   started_bytes_ = size_bytes_;
 }
 
+Status AppendFile::Sync() {
+  DF_CHECK(fd_ >= 0);
+  return fdatasync(fd_) == 0 ? Status::Ok() : IoError("cannot sync " + path_, errno);
+}
+
 namespace internal {
 
 Status WriteFully(int fd, uint64_t offset_bytes, Bytes bytes, const std::string& path) {

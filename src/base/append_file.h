@@ -28,6 +28,8 @@ class AppendFile {
   // Has the system begin to put on the disk what was appended since the last call, once that is worth a disk's while,
   // and does not wait for it: a later fsync finds less to do.
   void StartWriteback();
+  // What was appended is on the disk when this returns ok.
+  Status Sync();
 
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const { return size_bytes_; }

@@ -54,15 +54,18 @@ class Drawing {
  public:
   explicit Drawing(const Plot& plot) : plot_(plot) {
     DF_CHECK(plot.series.size() <= kColours.size());
-    double x = 0, y = 0;
+    double x = 0, y = 0, least = INFINITY, largest = -INFINITY;
     for (const Series& series : plot.series) {
       for (const Point& point : series.points) {
         x = std::max(x, point.x);
         y = std::max(y, point.y);
+        least = std::min(least, point.y);
+        largest = std::max(largest, point.y);
       }
     }
     x_ = AxisFor(x > 0 ? x : 1);
     y_ = AxisFor(y > 0 ? y : 1);
+    if (plot.fits_y && least <= largest) FitY(least, largest);
   }
 
   std::string Render() const {
@@ -77,18 +80,29 @@ class Drawing {
 
  private:
   Point At(const Point& point) const {
-    return {kLeft + point.x / x_.end * kPlotWidth, kTop + (1 - point.y / y_.end) * kPlotHeight};
+    return {kLeft + point.x / x_.end * kPlotWidth,
+            kTop + (1 - (point.y - y_begin_) / (y_.end - y_begin_)) * kPlotHeight};
+  }
+
+  void FitY(double least, double largest) {
+    // One value alone stands in the middle of an axis around it.
+    const double margin = largest > least ? 0 : std::max(0.01 * std::abs(least), 1e-6);
+    y_.step = AxisFor(largest - least + 2 * margin).step;
+    y_begin_ = std::floor((least - margin) / y_.step + 1e-9) * y_.step;
+    y_.end = std::ceil((largest + margin) / y_.step - 1e-9) * y_.step;
   }
 
   std::string Axes() const {
     std::string svg;
-    for (double y = 0; y <= y_.end * 1.0001; y += y_.step) {
-      svg += Line(At({0, y}), At({x_.end, y}), y == 0 ? "#444444" : "#dddddd");
+    const auto n_ticks = static_cast<int>(std::lround((y_.end - y_begin_) / y_.step));
+    for (int i = 0; i <= n_ticks; ++i) {
+      const double y = y_begin_ + i * y_.step;
+      svg += Line(At({0, y}), At({x_.end, y}), i == 0 ? "#444444" : "#dddddd");
       svg += Text(kLeft - 8, At({0, y}).y + 4, "font-size=\"12\" text-anchor=\"end\" fill=\"#444444\"", Number(y));
     }
     for (double x = 0; x <= x_.end * 1.0001; x += x_.step) {
-      svg += Text(At({x, 0}).x, kTop + kPlotHeight + 18, "font-size=\"12\" text-anchor=\"middle\" fill=\"#444444\"",
-                  Number(x));
+      svg += Text(At({x, y_begin_}).x, kTop + kPlotHeight + 18,
+                  "font-size=\"12\" text-anchor=\"middle\" fill=\"#444444\"", Number(x));
     }
     svg += Text(kLeft + kPlotWidth / 2, kHeight - 14, "font-size=\"13\" text-anchor=\"middle\"", plot_.x_label);
     const std::string middle = Number(kTop + kPlotHeight / 2);
@@ -114,6 +128,7 @@ class Drawing {
 
   const Plot& plot_;
   Axis x_, y_;
+  double y_begin_ = 0;
 };
 
 }  // namespace

@@ -21,9 +21,11 @@ struct Series {
 struct Plot {
   std::string title, x_label, y_label;
   std::vector<Series> series;  // at most 6
+  bool fits_y = false;         // the y axis spans the points instead of starting at 0
 };
 
-// The plots side by side. Axes start at 0; every text is escaped; series without points are left out.
+// The plots side by side. Axes start at 0, unless a plot says otherwise; every text is escaped; series without points
+// are left out.
 std::string RenderSvg(std::span<const Plot> plots);
 
 // The upper end of an axis that holds `largest` > 0, and the distance of its ticks: 1, 2 or 5 times a power of ten, at

@@ -43,6 +43,23 @@ bool IsWellFormed(const std::string& xml) {
   return open.empty();
 }
 
+TEST(SvgPlot, AnAxisThatFitsSpansThePointsAlone) {
+  for (const std::vector<Point>& points : std::vector<std::vector<Point>>{
+           {{10, 187.25}, {20, 187.5}}, {{10, -3}, {20, -1}}, {{10, 5}}, {{10, 0}}, {{10, -1e-9}, {20, 1e-9}}, {}}) {
+    const Plot plot{.title = "t", .x_label = "x", .y_label = "y", .series = {{"s", points}}, .fits_y = true};
+    const std::string svg = RenderSvg({&plot, 1});
+    EXPECT_TRUE(IsWellFormed(svg)) << svg;
+    EXPECT_EQ(svg.find("nan"), std::string::npos) << svg;
+    EXPECT_EQ(svg.find("inf"), std::string::npos) << svg;
+  }
+  const Plot plot{
+      .title = "t", .x_label = "x", .y_label = "y", .series = {{"s", {{10, 187.25}, {20, 187.5}}}}, .fits_y = true};
+  const std::string svg = RenderSvg({&plot, 1});
+  EXPECT_NE(svg.find(">187.25<"), std::string::npos) << svg;
+  EXPECT_NE(svg.find(">187.5<"), std::string::npos) << svg;
+  EXPECT_EQ(svg.find(">100<"), std::string::npos) << svg;
+}
+
 TEST(SvgPlot, AxesEndOnAWholeTick) {
   EXPECT_DOUBLE_EQ(AxisFor(14).end, 15);
   EXPECT_DOUBLE_EQ(AxisFor(14).step, 5);
