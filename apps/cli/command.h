@@ -39,6 +39,7 @@ void AddPlan(const Command& app);
 void AddPool(const Command& app);
 void AddRun(const Command& app);
 void AddServe(const Command& app);
+void AddSoup(const Command& app);
 void AddVariants(const Command& app);
 void AddVersion(const Command& app);
 

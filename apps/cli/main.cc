@@ -107,6 +107,7 @@ int Main(int argc, char** argv) {
   AddRun(commands);
   AddChat(commands);
   AddServe(commands);
+  AddSoup(commands);
   AddVariants(commands);
   AddLogits(commands);
   AddEval(commands);
