@@ -67,6 +67,8 @@ std::optional<EvictionCause> ResidencyCache::WhyUnneeded(CacheId id, const Entry
 
 std::optional<CacheId> ResidencyCache::NextDrop(int64_t now_us) {
   now_us = Now(now_us);
+  const RoomPlan plan = PlanRooms(now_us);
+  for (auto& [id, entry] : entries_) SetDraining(entry, plan.closed.contains(id), now_us);
   for (const auto& [id, entry] : entries_) {
     // Those that an operator evicted, and those handed out before and not yet reported, are leaving already.
     if (entry.phase == Phase::kLeaving && !entry.handed_out) return HandOut(id);
@@ -78,8 +80,6 @@ std::optional<CacheId> ResidencyCache::NextDrop(int64_t now_us) {
     Leave(id, *cause);
     return HandOut(id);
   }
-  const RoomPlan plan = PlanRooms(now_us);
-  for (auto& [id, entry] : entries_) SetDraining(entry, plan.closed.contains(id), now_us);
   for (const CacheId victim : plan.victims) {
     if (!CanLeave(entries_.at(victim))) continue;  // its children first
     Leave(victim, EvictionCause::kBudget);

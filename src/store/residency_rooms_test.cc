@@ -159,6 +159,21 @@ TEST(ResidencyRooms, ClosesNobodyWhoseRoomIsNotNeeded) {
   for (const CacheId id : idle) EXPECT_TRUE(driven.Lease(id));
 }
 
+TEST(ResidencyRooms, TakesLeasesAgainAtOnceThoughSomethingElseIsToBeDroppedFirst) {
+  Busy busy;
+  Driven& driven = busy.driven;
+  const CacheId small = driven.Add(20), large = driven.Add(70);
+  driven.UseOnce(small);
+  EXPECT_FALSE(driven.Lease(large));
+  busy.Pass(kPatienceUs, {large});
+  EXPECT_TRUE(driven.Settle().empty());
+  EXPECT_TRUE(busy.Drains());
+  driven.cache.EndAsk(large, driven.now_us);
+  DF_EXPECT_OK(driven.cache.Evict(small, driven.now_us));
+  EXPECT_EQ(driven.cache.NextDrop(driven.now_us), small);
+  EXPECT_FALSE(busy.Drains());
+}
+
 TEST(ResidencyRooms, APrefetchTakesNoRoomWhileSomebodyWaitsForIt) {
   Busy busy;
   Driven& driven = busy.driven;

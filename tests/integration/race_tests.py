@@ -13,7 +13,7 @@ from harness import BASE
 RACE_S = float(os.environ.get("DELTAFOLD_RACE_SECONDS", "4"))
 N_CLIENTS = 32
 NAMES = ["", "\x00", "a\nb", "\x1b[2J", "\u009b2J", "a\u202eb", "\u200b", "\ufeff", "a b", "a,b", "a=b", 'a"b', "a\\b", "..", "../x", "x/..",
-         "x//y", "/", "//", "x" * 257, "x" * 10_000, "\u00a0", BASE + ":x", "%2e%2e", "\ud800"]
+         "x//y", "/", "//", "x" * 257, "x" * 10_000, "\u00a0", BASE + ":x", "\ud800"]
 PATHS = ["", "/", "//", "..", ".", "../..", "/etc", "/etc/passwd", "/proc/self/root", "/proc/self/fd", "/dev/stdin", "/dev/zero", "~", "~root",
          "\x00", "x\x00y", "a" * 5_000, "../" * 1000, "zen-mini-math/../../..", "zen-mini-math/adapter_config.json", "file:///etc",
          "http://127.0.0.1/x", "${HOME}", "$(id)", "..\\..", "%2e%2e%2f"]

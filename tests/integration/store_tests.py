@@ -91,8 +91,9 @@ class StoreTests(AdminCalls):
     def test_fourteen_variants_in_memory_for_six_answer_as_themselves(self):
         with self.all_resident() as (server, directories):
             rows = self.rows(server)
-            budget = N_RESIDENT * max(row["resident_bytes"] for row in rows.values())
-            assert sum(row["resident_bytes"] for row in rows.values()) > 2 * budget
+            sizes = [row["resident_bytes"] for row in rows.values()]
+            budget = N_RESIDENT * sum(sizes) // len(sizes)
+            assert budget >= 2 * max(sizes), sizes  # a pinned one and any other
             expected, fingerprints = {}, {}
             for name in (BASE, *directories):
                 for prompt in PROMPTS:

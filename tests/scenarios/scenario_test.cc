@@ -92,10 +92,11 @@ class Scenario {
     engine_ = ValueOrDie(Engine::Create(weights_.base, options));
   }
 
-  GenerationRequest Request(const Line& line) const {
+  GenerationRequest Request(const Line& line) {
     GenerationRequest request =
         testing::TinyRequest(weights_, line.words.at(1), line.Text("variant", "base"), line.Number("prompt", 1));
     request.cache_salt = line.Text("salt", "");
+    request.variant = generations_.try_emplace(request.variant_name, request.variant).first->second;
     if (late_.contains(line.Text("variant", ""))) request.variant = late_.at(line.options.at("variant"));
     request.params.temperature = line.Has("temperature") ? std::stod(line.options.at("temperature")) : 0.0;
     request.params.min_tokens = line.Number("min_tokens", 0);
@@ -154,6 +155,7 @@ class Scenario {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<testing::Brake> brake_;                                 // let go before the engine ends
   std::map<std::string, std::shared_ptr<testing::LateGeneration>> late_;  // by variant
+  std::map<std::string, GenerationRef> generations_;                      // by variant
   std::map<std::string, std::shared_ptr<EventQueue>> events_;
   std::map<std::string, std::vector<int32_t>> answers_;
 };
