@@ -9,6 +9,7 @@ from harness import KEY, Server, compress_family, run_tests
 from hostile_tests import HostileTests
 from lifecycle_tests import LifecycleTests
 from logprob_tests import LogprobTests
+from pool_tests import PoolTests
 from race_tests import RaceTests
 from store_tests import StoreTests
 
@@ -24,7 +25,8 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         deltas = compress_family(binary, Path(directory))
         lifecycle = tests_of(LifecycleTests(binary, deltas)) + tests_of(AdminTests(binary, deltas)) + \
-            tests_of(StoreTests(binary, deltas)) + tests_of(RaceTests(binary, deltas))
+            tests_of(StoreTests(binary, deltas)) + tests_of(RaceTests(binary, deltas)) + \
+            tests_of(PoolTests(binary, deltas))
         # Answers alone and in company are compared bit for bit.
         with Server(binary, deltas, "--api-key", KEY, "--batch-invariant") as server:
             tests = tests_of(ClientTests(server)) + tests_of(LogprobTests(server, binary, deltas)) + \
