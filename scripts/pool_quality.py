@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What adapters keep of their scores in a pool of few slots: by policy, beside averages of factors.
 
-    scripts/pool_quality.py BINARY BASE ADAPTERS EVAL [--slots 3 4 6 8] [--items 100] [--work DIR]
+    scripts/pool_quality.py BINARY BASE ADAPTERS EVAL [--slots 3 4 6 8] [--items 100] [--threads 2] [--work DIR]
 
 ADAPTERS holds PEFT adapters of one rank; EVAL a file lora-NAME.jsonl for each. Prints a table: mean over the adapters of
 score / own adapter's score. The average of factors uses the grouping that kmerge chose. A refused adapter counts 0.
@@ -19,13 +19,16 @@ def run(*command):
     return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
 
 
-def score(args, adapter, task):
-    done = run(args.binary, "eval", "--base", args.base, "--variant", f"x={adapter}", "--task", f"x={task}", "--items",
-               args.items, "--no-base", "--json")
+def scores(args, placed):
+    """By name: the share of right answers of the adapter in placed[name]."""
+    flags = []
+    for name, adapter in placed.items():
+        flags += ["--variant", f"{name}={adapter}", "--task", f"{name}={args.eval / f'lora-{name}.jsonl'}"]
+    done = run(args.binary, "eval", "--base", args.base, *flags, "--items", args.items, "--no-base", "--threads",
+               args.threads, "--json")
     if done.returncode != 0:
         raise SystemExit(done.stderr)
-    row = json.loads(done.stdout)["results"][0]
-    return row["correct"] / row["n"]
+    return {row["variant"]: row["correct"] / row["n"] for row in json.loads(done.stdout)["results"]}
 
 
 def read_tensors(path):
@@ -68,18 +71,22 @@ def tensor_bytes(adapter):
     return len(data) - 8 - struct.unpack("<Q", data[:8])[0]
 
 
+def cell(got, own):
+    return f"{sum(got.get(name, 0) / own[name] for name in own) / len(own):.3f} ({len(got)})"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("binary", "base", "adapters", "eval"):
         parser.add_argument(name, type=pathlib.Path)
     parser.add_argument("--slots", type=int, nargs="+", default=[3, 4, 6, 8])
     parser.add_argument("--items", type=int, default=100)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--max-error", default="0.8")
     parser.add_argument("--work", type=pathlib.Path)
     args = parser.parse_args()
     names = sorted(path.name for path in args.adapters.iterdir() if (args.eval / f"lora-{path.name}.jsonl").exists())
-    task = {name: args.eval / f"lora-{name}.jsonl" for name in names}
-    own = {name: score(args, args.adapters / name, task[name]) for name in names}
+    own = scores(args, {name: args.adapters / name for name in names})
     one = max(tensor_bytes(args.adapters / name) for name in names)
     flags = {"kmerge": [], "kmerge++ q0.9": ["--policy", "kmerge++", "--threshold", "q0.9"],
              f"bounded e={args.max_error}": ["--policy", "bounded", "--max-error", args.max_error]}
@@ -97,14 +104,13 @@ def main():
                 placed = {m["id"]: s["directory"] for s in slots for m in s["members"]}
                 if label == "kmerge":
                     groups = {s["slot"]: [m["id"] for m in s["members"]] for s in slots}
-                kept = [score(args, placed[name], task[name]) / own[name] if name in placed else 0 for name in names]
-                cells.append(f"{sum(kept) / len(kept):.3f} ({len(placed)})")
-            kept = []
+                cells.append(cell(scores(args, placed), own))
+            averaged = {}
             for slot, members in groups.items():
                 target = pathlib.Path(work) / f"{n_slots}-factors-{slot}"
                 average_factors([args.adapters / member for member in members], target)
-                kept += [score(args, target, task[member]) / own[member] for member in members]
-            cells.append(f"{sum(kept) / len(kept):.3f} ({len(kept)})")
+                averaged.update(dict.fromkeys(members, target))
+            cells.append(cell(scores(args, averaged), own))
             print(f"| {n_slots} | " + " | ".join(cells) + " |", flush=True)
 
 
