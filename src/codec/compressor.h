@@ -33,8 +33,8 @@ struct CompressOptions {
   std::string base_name = {};  // for people: the model card and base_model_name_or_path
   std::string model_name = {};
   std::string origin = {};  // a section for the model card on how the fine-tune was made
-  bool replace = false;  // an existing directory, and what a stopped run left
-  bool resume = false;   // go on with what a stopped run of the same task left, if there is anything
+  bool replace = false;     // an existing directory, and what a stopped run left
+  bool resume = false;      // go on with what a stopped run of the same task left, if there is anything
   // Called before every tensor, with what is done so far; false stops with kCancelled. May be empty.
   struct Progress {
     size_t done_tensors = 0, n_tensors = 0;

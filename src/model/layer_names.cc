@@ -63,7 +63,6 @@ std::string NormName(size_t layer, NormSlot slot) {
   return LayerPrefix(layer) + std::string(kNormNames[static_cast<size_t>(slot)]) + ".weight";
 }
 
-
 std::optional<size_t> LayerOf(std::string_view tensor) {
   if (!tensor.starts_with(kLayers)) return std::nullopt;
   const char* const end = tensor.data() + tensor.size();

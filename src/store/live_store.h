@@ -34,12 +34,12 @@ struct LiveStoreOptions {
   size_t n_load_threads = 2;
   uint64_t load_bytes_per_second = 0;  // while somebody decodes; 0 = as fast as it goes
   size_t auto_pin = 6;
-  int64_t idle_timeout_s = 600;                       // 0 = never
-  std::string state_file = {};                        // "" = none
-  int64_t look_every_ms = 1000;                       // at the watched directory
-  std::string variant_dir = {};                       // watched once RestoreAndWatch was called; "" = none
-  // Adapters that Register is given, on the base, go into a pool: in `pool_directory`, or as AdapterSlots::Open. Absent:
-  // each is itself.
+  int64_t idle_timeout_s = 600;  // 0 = never
+  std::string state_file = {};   // "" = none
+  int64_t look_every_ms = 1000;  // at the watched directory
+  std::string variant_dir = {};  // watched once RestoreAndWatch was called; "" = none
+  // Adapters that Register is given, on the base, go into a pool: in `pool_directory`, or as AdapterSlots::Open.
+  // Absent: each is itself.
   std::optional<PoolSettings> pool = {};
   std::string pool_directory = {};
   std::shared_ptr<const Clock> clock = nullptr;       // null: SteadyClock

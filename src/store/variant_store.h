@@ -30,7 +30,7 @@ struct PoolPlace {
 
 struct PoolTotals {
   uint64_t slots = 0, members = 0;
-  uint64_t budget_bytes = 0, used_bytes = 0;              // of tensors on disk
+  uint64_t budget_bytes = 0, used_bytes = 0;         // of tensors on disk
   uint64_t merges = 0, refusals = 0, evictions = 0;  // since the pool was made
 };
 
@@ -38,15 +38,15 @@ struct PoolTotals {
 struct VariantStatus {
   std::shared_ptr<const Variant> variant;
   ResidencyState state = ResidencyState::kRegistered;
-  Status failure;              // why, when kFailed
-  int64_t retry_in_ms = 0;     // until a load is tried again, when kFailed
-  bool pinned = false;         // by the operator: stays resident
-  bool auto_pinned = false;    // among the most wanted
-  uint64_t bytes = 0;          // reserved for it now: 0 unless loading or resident
-  uint64_t n_leases = 0;       // running requests
-  double requests_per_s = 0;   // decayed, half-life 5 min
-  int64_t last_used_unix = 0;  // 0 = never
-  double load_seconds = 0;     // of the last load; 0 = none yet
+  Status failure;                      // why, when kFailed
+  int64_t retry_in_ms = 0;             // until a load is tried again, when kFailed
+  bool pinned = false;                 // by the operator: stays resident
+  bool auto_pinned = false;            // among the most wanted
+  uint64_t bytes = 0;                  // reserved for it now: 0 unless loading or resident
+  uint64_t n_leases = 0;               // running requests
+  double requests_per_s = 0;           // decayed, half-life 5 min
+  int64_t last_used_unix = 0;          // 0 = never
+  double load_seconds = 0;             // of the last load; 0 = none yet
   std::optional<PoolPlace> pool = {};  // of an adapter of the pool
 };
 
