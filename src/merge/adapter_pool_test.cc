@@ -98,8 +98,9 @@ TEST_F(AdapterPoolTest, TellsOfEveryMemberHowFarItIsAtMostAndAbout) {
       EXPECT_LE(member.distance_estimate, member.distance_at_most);
       // Two small modules: sketches are coarse.
       EXPECT_NEAR(member.distance_estimate, distance, 0.35 * member.norm);
-      if (members.size() <= 2 || i + 1 == members.size())
+      if (members.size() <= 2 || i + 1 == members.size()) {
         EXPECT_NEAR(member.distance_at_most, distance, 1e-4 * distance + 1e-6);
+      }
     }
   }
   EXPECT_EQ(SlotOf("m0").n_merged, 5U);
@@ -120,7 +121,9 @@ TEST_F(AdapterPoolTest, AThresholdMayBeAQuantileOfThePoolsOwnSimilarities) {
       {.budget_bytes = 8 * kOne, .policy = PoolPolicy::kKMergePlus, .threshold = 0.5, .threshold_is_quantile = true});
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const PoolAdded added = ValueOrDie(Add("unlike-" + std::to_string(seed), Made(seed)));
-    if (seed <= 2) EXPECT_FALSE(added.merged) << seed;  // of one slot there is no similarity
+    if (seed <= 2) {
+      EXPECT_FALSE(added.merged) << seed;  // of one slot there is no similarity
+    }
   }
   DF_ASSERT_OK(Add("twin", Made(9, 0.9F)));
   EXPECT_TRUE(ValueOrDie(Add("twin's twin", Made(10, 0.9F))).merged);  // more alike than any two slots
@@ -307,7 +310,9 @@ TEST_F(AdapterPoolKilledSlow, AKillBeforeAnyStepLeavesEveryAcknowledgedIdAnswere
         Create({.budget_bytes = merges ? 2 * kOne : 3 * kOne});
         DF_ASSERT_OK(Add("a", Made(1, 0.5F)));
         DF_ASSERT_OK(Add(replaces ? "new" : "b", Made(2)));
-        if (merges && replaces) DF_ASSERT_OK(Add("b", Made(4)));
+        if (merges && replaces) {
+          DF_ASSERT_OK(Add("b", Made(4)));
+        }
         const PoolState before = pool_->state();
         pool_.reset();
         if (!AddAndKill(Path(), Made(3, 0.5F), replaces, n)) break;
@@ -318,7 +323,9 @@ TEST_F(AdapterPoolKilledSlow, AKillBeforeAnyStepLeavesEveryAcknowledgedIdAnswere
           for (const PoolMember& member : slot.members) EXPECT_NE(pool_->state().FindOrNull(member.id), nullptr);
         }
         const bool is_after = pool_->state().n_added > before.n_added;
-        if (!is_after) EXPECT_EQ(pool_->state(), before);
+        if (!is_after) {
+          EXPECT_EQ(pool_->state(), before);
+        }
         DF_EXPECT_OK(Add("new", Made(3, 0.5F), {.replace = true}));  // and goes on
       }
       EXPECT_GE(n_kills, 3U);
@@ -361,7 +368,9 @@ TEST_F(PoolStateTest, RefusesEveryTruncationAndEveryChangedByte) {
     std::string changed = text_;
     changed[i] ^= 1;
     const Result<PoolState> state = ParsePoolState(changed);
-    if (state.ok()) EXPECT_EQ(*state, pool_->state()) << i;  // white space
+    if (state.ok()) {
+      EXPECT_EQ(*state, pool_->state()) << i;  // white space
+    }
   }
 }
 

@@ -21,7 +21,9 @@ class SoupCheckpoints : public ::testing::Test {
  protected:
   std::string Write(const std::string& name, bool with_state = true) {
     testing::WriteModel({.change = 0.1}, directory_.Sub(name));
-    if (with_state) DF_EXPECT_OK(WriteFileAtomically(directory_.Sub(name) + "/trainer_state.json", "{}"));
+    if (with_state) {
+      DF_EXPECT_OK(WriteFileAtomically(directory_.Sub(name) + "/trainer_state.json", "{}"));
+    }
     return directory_.Sub(name);
   }
   FoundCheckpoints Find(const FindOptions& options = kAtOnce) const {

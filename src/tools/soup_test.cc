@@ -485,7 +485,9 @@ TEST_F(SoupKillsSlow, AtEveryMomentTheOldStateOrTheNewOneStands) {
     fs::remove_all(out_);
     was_killed = KilledAt(n);
     EXPECT_TRUE(bests.contains(Link())) << Link();
-    if (!Link().empty()) DF_EXPECT_OK(Checkpoint::Open(out_ + "/best").status());
+    if (!Link().empty()) {
+      DF_EXPECT_OK(Checkpoint::Open(out_ + "/best").status());
+    }
     Take();
     ASSERT_EQ(Curve(), expected) << "killed at " << n;
     EXPECT_EQ(Stored(), stored) << "killed at " << n;
