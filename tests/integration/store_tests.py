@@ -312,13 +312,16 @@ class StoreTests(AdminCalls):
             assert self.complete(server, MATH, "x")[0] == 200
             ended = threading.Event()
 
-            def keep_leased():
+            def keep_leased(n_first):
+                n_tokens = n_first  # unlike the others', so that no two of them ever end in the same step
                 while not ended.is_set():
-                    assert self.complete(server, MATH, "x", n_tokens=64)[0] == 200
+                    assert self.complete(server, MATH, "x", n_tokens)[0] == 200
+                    n_tokens = 1000
 
-            threads = [threading.Thread(target=keep_leased) for _ in range(4)]
+            threads = [threading.Thread(target=keep_leased, args=(n_first,)) for n_first in (250, 500, 750, 1000)]
             for thread in threads:
                 thread.start()
+            eventually(lambda: self.rows(server)[MATH]["in_flight"] == len(threads))
             began = time.monotonic()
             status, head, content = server.request("POST", "/v1/completions", {"model": FRENCH, "prompt": "x", "max_tokens": 4})
             took = time.monotonic() - began
