@@ -69,6 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tensors.emplace(tensor.name, df::StoredTensor{tensor.view, nullptr});
   const auto weights = df::internal::CheckDeltaTensors(tensors, format_version);
   if (!weights.ok()) return 0;
+  if (!df::internal::CheckScales(tensors).ok()) return 0;
   for (const std::string& weight : *weights) TakeApart(tensors, weight);
   DF_CHECK(df::internal::ContentDigest(tensors).size() == 32);
   return 0;

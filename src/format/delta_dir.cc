@@ -122,7 +122,7 @@ Result<DeltaMetadata> ReadDeltaMetadata(const std::map<std::string, std::string>
 
 }  // namespace internal
 
-Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::string& directory) {
+Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::string& directory, Scales scales) {
   std::shared_ptr<DeltaDirectory> delta(new DeltaDirectory);
   delta->directory_ = directory;
   DF_ASSIGN_OR_RETURN(delta->delta_config_, ReadJsonFile(directory + "/delta_config.json"));
@@ -142,8 +142,10 @@ Result<std::shared_ptr<const DeltaDirectory>> DeltaDirectory::Open(const std::st
   delta->metadata_ = *std::move(metadata);
   Result<std::vector<std::string>> weights =
       internal::CheckDeltaTensors(delta->tensors_, delta->metadata_.format_version, LongestSide(delta->config_));
+  Status finite = weights.ok() && scales == Scales::kCheck ? internal::CheckScales(delta->tensors_) : Status::Ok();
   DF_RETURN_IF_ERROR(delta->CheckIntact());
   if (!weights.ok()) return weights.status().Annotate(directory);
+  if (!finite.ok()) return finite.Annotate(directory);
   delta->weights_ = *std::move(weights);
   return std::shared_ptr<const DeltaDirectory>(std::move(delta));
 }
@@ -166,6 +168,7 @@ DeltaDirectory::ContentCheck::ContentCheck(const DeltaDirectory& delta)
 void DeltaDirectory::ContentCheck::AddNext() {
   ahead_.Next();
   digest_.AddTensor(next_->first, next_->second.view, nullptr);
+  if (scales_.ok()) scales_ = internal::CheckScale(next_->first, next_->second.view);
   ++next_;
 }
 
@@ -185,6 +188,7 @@ Status DeltaDirectory::ContentCheck::Finish() {
   }
   const std::string found = digest_.Hex();
   DF_RETURN_IF_ERROR(delta_.CheckIntact());
+  if (!scales_.ok()) return scales_.Annotate(delta_.directory_);
   const std::string& expected = delta_.metadata_.content_digest;
   if (found == expected) return Status::Ok();
   return Corrupt(delta_.directory_ + ": the tensors have digest " + found + ", the delta was written with " + expected +

@@ -45,9 +45,11 @@ struct ShapeOfWeight {
 class DeltaDirectory {
  public:
   // Reads and checks structure: metadata present and of a known version, every tensor name has a weight and a known
-  // suffix, dtypes, ranks and shapes agree with each other. Finite scales are checked here too (they are small); bits
-  // and raw values are covered by VerifyDigest.
-  static Result<std::shared_ptr<const DeltaDirectory>> Open(const std::string& directory);
+  // suffix, dtypes, ranks and shapes agree with each other. Finite scales are checked here too, unless a ContentCheck
+  // is to follow; bits and raw values are covered by VerifyDigest.
+  enum class Scales { kCheck, kLeaveToContentCheck };
+  static Result<std::shared_ptr<const DeltaDirectory>> Open(const std::string& directory,
+                                                            Scales scales = Scales::kCheck);
 
   const std::string& directory() const { return directory_; }
   const DeltaMetadata& metadata() const { return metadata_; }
@@ -68,8 +70,8 @@ class DeltaDirectory {
   // The content digest, computed piece by piece by whoever reads the tensors anyway. Thread-compatible.
   class ContentCheck;
 
-  // Recomputes the content digest and those of the side files written with the delta: kCorrupt on mismatch (bit flip),
-  // streaming over all bytes.
+  // Recomputes the content digest and those of the side files written with the delta: kCorrupt on mismatch (bit flip)
+  // or scales that are not finite, streaming over all bytes.
   Status VerifyDigest() const;
   Status VerifySideFiles() const;  // those alone
   // Identity of all that can change an answer: base fingerprint, content digest and the bytes of config.json,
@@ -97,7 +99,8 @@ class DeltaDirectory::ContentCheck {
   void ReadUpTo(std::string_view weight);
   // Gives back the mapped pages of what was digested.
   void DropBehind();
-  // Digests the rest. kCorrupt when the digest is not the one the delta was written with, or the file was cut short.
+  // Digests the rest. kCorrupt when a scale was not finite, the digest is not the one the delta was written with, or
+  // the file was cut short.
   Status Finish();
 
  private:
@@ -106,6 +109,7 @@ class DeltaDirectory::ContentCheck {
 
   const DeltaDirectory& delta_;
   Digest digest_;
+  Status scales_ = Status::Ok();
   Position next_, kept_;  // digested, given back up to here
   ReadAhead ahead_;
 };

@@ -89,7 +89,8 @@ bool SoundAndOfTheSameBase(const std::string& file) {
   internal::TensorMap tensors;
   for (const NamedTensor& tensor : header->tensors) tensors.emplace(tensor.name, StoredTensor{tensor.view, nullptr});
   return metadata.ok() && internal::CheckDeltaTensors(tensors, metadata->format_version).ok() &&
-         internal::ContentDigest(tensors) == metadata->content_digest && metadata->base_fingerprint == kFingerprint;
+         internal::CheckScales(tensors).ok() && internal::ContentDigest(tensors) == metadata->content_digest &&
+         metadata->base_fingerprint == kFingerprint;
 }
 
 TEST_F(DeltaTest, IsOfVersionTwoOnlyWithRowsOfBytes) {

@@ -47,15 +47,14 @@ Status BadTensor(std::string_view weight, std::string_view suffix, const std::st
                  std::string(DTypeName(found.dtype)) + " " + ToString(found.shape));
 }
 
-Status CheckFinite(std::string_view weight, std::string_view suffix, const TensorView& view) {
+Status CheckFinite(std::string_view name, const TensorView& view) {
   std::array<float, 256> piece;
   for (size_t done = 0; done < view.elements(); done += piece.size()) {
     const std::span<float> values(piece.data(), std::min(piece.size(), view.elements() - done));
     ReadFloats(view, done, values);
     for (size_t i = 0; i < values.size(); ++i) {
       if (std::isfinite(values[i])) continue;
-      return Corrupt("tensor " + Quoted(std::string(weight) + std::string(suffix)) + " is not finite at element " +
-                     std::to_string(done + i));
+      return Corrupt("tensor " + Quoted(name) + " is not finite at element " + std::to_string(done + i));
     }
   }
   return Status::Ok();
@@ -116,7 +115,6 @@ class PartsChecker {
       if (parts_.scale->dtype != DType::kF32 || parts_.scale->shape != Shape{planes}) {
         return BadTensor(weight_, ".scale", "F32 " + ToString(Shape{planes}), *parts_.scale);
       }
-      DF_RETURN_IF_ERROR(CheckFinite(weight_, ".scale", *parts_.scale));
     }
     if (parts_.scale_row != nullptr) {
       DF_RETURN_IF_ERROR(CheckScaleVectors(".scale_row", *parts_.scale_row, {planes, *d_out_}));
@@ -139,7 +137,7 @@ class PartsChecker {
     if (view.shape[1] > max_dim_) {
       return BadTensor(weight_, suffix, "no longer than config.json allows, " + std::to_string(max_dim_), view);
     }
-    return CheckFinite(weight_, suffix, view);
+    return Status::Ok();
   }
 
   Status CheckLowRank() {
@@ -170,7 +168,7 @@ class PartsChecker {
     if (parts_.rows_step->dtype != DType::kF32 || parts_.rows_step->shape != expected) {
       return BadTensor(weight_, ".rows_step", "F32 " + ToString(expected), *parts_.rows_step);
     }
-    return CheckFinite(weight_, ".rows_step", *parts_.rows_step);
+    return Status::Ok();
   }
 
   Status CheckRowsAndIndex(std::string_view suffix, const TensorView& rows) {
@@ -241,6 +239,17 @@ Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int
     DF_RETURN_IF_ERROR(PartsChecker(weight, parts, max_dim).Check());
   }
   return weights;
+}
+
+Status CheckScale(std::string_view name, const TensorView& view) {
+  const bool is_scale = name.ends_with(".scale") || name.ends_with(".scale_row") || name.ends_with(".scale_col") ||
+                        name.ends_with(".rows_step");
+  return is_scale ? CheckFinite(name, view) : Status::Ok();
+}
+
+Status CheckScales(const TensorMap& tensors) {
+  for (const auto& [name, tensor] : tensors) DF_RETURN_IF_ERROR(CheckScale(name, tensor.view));
+  return Status::Ok();
 }
 
 std::string ContentDigest(const TensorMap& tensors) {

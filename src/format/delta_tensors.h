@@ -47,10 +47,13 @@ bool IsPlainFileName(std::string_view name);
 bool IsSideFileName(std::string_view name);
 
 // Weight names, sorted, after checking every tensor: known suffix, complete groups, dtypes, ranks, shapes that agree,
-// finite scales of at most `max_dim` a plane (the variant's longest side: a sparse file may claim any), increasing row
-// indices. The only errors are kCorrupt and kUnsupported (a suffix unknown to `format_version`).
+// at most `max_dim` scales a plane (the variant's longest side: a sparse file may claim any), increasing row indices.
+// The only errors are kCorrupt and kUnsupported (a suffix unknown to `format_version`).
 Result<std::vector<std::string>> CheckDeltaTensors(const TensorMap& tensors, int format_version,
                                                    size_t max_dim = SIZE_MAX);
+// kCorrupt where a scale or step is not finite; other tensors pass. CheckDeltaTensors has passed.
+Status CheckScale(std::string_view name, const TensorView& view);
+Status CheckScales(const TensorMap& tensors);
 
 WeightParts PartsOf(const TensorMap& tensors, std::string_view weight);
 

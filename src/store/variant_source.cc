@@ -57,7 +57,8 @@ Result<std::string> Canonical(const std::string& directory) {
 
 Status OpenDelta(const BaseWeights& base, const OpenOptions& options, VariantSource& source) {
   if (options.parent != nullptr) return FailedPrecondition("a 1-bit delta is made for the base: it takes no parent");
-  DF_ASSIGN_OR_RETURN(source.delta, DeltaDirectory::Open(source.directory));
+  DF_ASSIGN_OR_RETURN(source.delta,
+                      DeltaDirectory::Open(source.directory, DeltaDirectory::Scales::kLeaveToContentCheck));
   const DeltaDirectory& delta = *source.delta;
   DF_ASSIGN_OR_RETURN(const size_t bytes, DeltaBytes(base, delta));
   DF_RETURN_IF_ERROR(options.verify ? delta.VerifyDigest() : delta.VerifySideFiles());
