@@ -260,31 +260,25 @@ class StoreTests(AdminCalls):
             assert hits() > n_hits, "the new one has a prefix of its own"
 
     def test_pins_of_the_start_hold_readiness_once(self):
-        def eventually(holds):
-            deadline = time.monotonic() + 30
-            while not holds():
-                assert time.monotonic() < deadline, server.log()
-                time.sleep(0.05)
-
         with tempfile.TemporaryDirectory() as directory:
             watched, away = Path(directory) / "watched", Path(directory) / "away"
             shutil.copytree(self.deltas[MATH], watched / MATH)
             flags = ("--variant-dir", watched, "--state-file", Path(directory) / "state", "--api-key", KEY)
             with Server(self.binary, {}, *flags, "--pin", MATH, "--pin", "mistyped") as server:
                 is_ready = lambda: server.request("GET", "/ready")[0] == 200
-                eventually(is_ready)
+                eventually(server, is_ready)
                 row = self.rows(server)[MATH]
                 assert row["pinned"] and row["state"] == "resident", row
-                eventually(lambda: '"mistyped"' in server.log())
+                eventually(server, lambda: '"mistyped"' in server.log())
                 assert server.request("POST", f"/v1/variants/{MATH}/unpin")[0] == 200
                 assert server.request("POST", f"/v1/variants/{MATH}/pin")[0] == 200  # kept in the state file
                 (watched / MATH).rename(away)
-                eventually(lambda: MATH not in self.rows(server))
+                eventually(server, lambda: MATH not in self.rows(server))
                 assert is_ready(), "what becomes of a pin later is not the server's readiness"
                 away.rename(watched / MATH)
-                eventually(lambda: self.rows(server).get(MATH, {"pinned": False})["pinned"])
+                eventually(server, lambda: self.rows(server).get(MATH, {"pinned": False})["pinned"])
             with Server(self.binary, {}, *flags) as server:
-                eventually(lambda: MATH in self.rows(server))
+                eventually(server, lambda: MATH in self.rows(server))
                 assert self.rows(server)[MATH]["pinned"]
 
     def test_bad_files_are_refused_by_name_and_harm_nobody(self):
@@ -321,7 +315,7 @@ class StoreTests(AdminCalls):
             threads = [threading.Thread(target=keep_leased, args=(n_first,)) for n_first in (250, 500, 750, 1000)]
             for thread in threads:
                 thread.start()
-            eventually(lambda: self.rows(server)[MATH]["in_flight"] == len(threads))
+            eventually(server, lambda: self.rows(server)[MATH]["in_flight"] == len(threads))
             began = time.monotonic()
             status, head, content = server.request("POST", "/v1/completions", {"model": FRENCH, "prompt": "x", "max_tokens": 4})
             took = time.monotonic() - began
@@ -331,6 +325,14 @@ class StoreTests(AdminCalls):
             assert status == 503 and "Retry-After" in head and 0.9 < took < 2.5, (status, head, took)
             assert "variant-wait-timeout" in content.decode() and FRENCH in content.decode(), content
             assert self.complete(server, FRENCH, "x")[0] == 200  # its load went on
+
+
+def eventually(server, holds):
+    """Waits half a minute at most; the log when it never holds."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager
