@@ -59,7 +59,9 @@ void Engine::Turn() {
   if (is_stopped_) return;
   ++n_turns_scheduled_;
   if (is_stepping_) longest_step_us_ = std::max(longest_step_us_, environment_.now_us() - turn_us_);
+  CheckWokenInTime();
   turn_us_ = environment_.now_us();
+  awake_us_ = environment_.awake_us();
   News news;
   inbox_.Take(0, news);
   Accept(news);
@@ -69,6 +71,7 @@ void Engine::Turn() {
   Plan();
   CheckNews(news);
   CheckOverdue();
+  CheckAsks();
   inbox_.SetWaiting(scheduler_.n_waiting());
   if (is_stepping_) {
     const int64_t step_us = steps_.Between(environment_.plan.least_step_us, environment_.plan.longest_step_us);
@@ -133,6 +136,8 @@ void Engine::Plan() {
   pieces_.assign(pieces.begin(), pieces.end());
   std::sort(pieces_.begin(), pieces_.end(), ByArrival);
   for (FailedSequence& failed : scheduler_.TakeFailed()) {
+    const bool is_late = failed.cause.message().find("still wanted") != std::string::npos;
+    if (is_late) left_wanted_.insert(Store::IdOf(*failed.sequence->request.variant));
     Sequences one;
     one.push_back(std::move(failed.sequence));
     End(std::move(one), failed.cause);

@@ -63,6 +63,8 @@ class Engine {
   void CheckClaims() const;
   void CheckAdmissions();
   void CheckOverdue();
+  void CheckWokenInTime() const;
+  void CheckAsks();
   size_t WaitingFor(const std::string& digest) const;
   int64_t AgingBoundUs(const Live& live) const;
 
@@ -80,7 +82,9 @@ class Engine {
   std::map<uint64_t, Live> live_;
   std::set<uint64_t> unadmitted_;            // arrivals without a ticket
   std::map<std::string, size_t> submitted_;  // by digest: not accepted yet
-  int64_t turn_us_ = 0, longest_step_us_ = 0;
+  std::set<CacheId> left_wanted_;            // whoever waited for them was told to try again later
+  int64_t turn_us_ = 0, awake_us_ = 0;  // of the last turn, the latter by a clock that stands while the machine sleeps
+  int64_t longest_step_us_ = 0;
   size_t most_lines_ = 0, largest_cost_ = 1;
 };
 

@@ -60,6 +60,36 @@ void Engine::CheckOverdue() {
   }
 }
 
+// I8: an engine without work wakes when the first of those who wait for weights has waited for too long.
+void Engine::CheckWokenInTime() const {
+  const int64_t longest_us = environment_.plan.scheduler.longest_weights_wait_us;
+  if (longest_us == 0 || is_stepping_) return;
+  const int64_t asleep_us = environment_.awake_us() - awake_us_;
+  for (const auto& [arrival, live] : live_) {
+    if (live.cold_us < 0 || asleep_us <= live.cold_us + longest_us - turn_us_ + kLongestWakeUs) continue;
+    environment_.verdict.Break("I8", "request " + live.sequence->request.id + " is told late that it waited too long");
+  }
+}
+
+// I7: weights are asked for as long as somebody here waits for them, and no longer: what is made room for is of use.
+// (Those who waited too long are told that the weights are still wanted.)
+void Engine::CheckAsks() {
+  std::erase_if(left_wanted_, [this](CacheId id) {
+    const auto books = store_.books().find(id);
+    return books == store_.books().end() || books->second.asked_us < 0;
+  });
+  std::set<const Books*> waited_for;
+  for (const auto& [arrival, live] : live_) {
+    const Sequence& sequence = *live.sequence;
+    const bool waits = sequence.request.variant != nullptr && (sequence.ticket == 0 || sequence.NeedsWeights());
+    if (waits) waited_for.insert(&store_.BooksOf(*sequence.request.variant));
+  }
+  for (const auto& [id, books] : store_.books()) {
+    if (books.asked_us < 0 || waited_for.contains(&books) || left_wanted_.contains(id)) continue;
+    environment_.verdict.Break("I7", books.digest + " is asked for, and nobody waits for it");
+  }
+}
+
 // What a step may hold (scheduler.h): its rows, its places, a block for each, neighbours of one variant and phase.
 void Engine::CheckPlan(std::span<const Piece> pieces) const {
   const SchedulerOptions& options = environment_.plan.scheduler;
