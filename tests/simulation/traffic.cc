@@ -120,7 +120,19 @@ void Traffic::CancelLater(uint64_t number) {
   });
 }
 
+// Of those who were preempted and find their weights gone: too few leave in such a moment by chance.
+void Traffic::CancelSomeWithoutWeights() {
+  for (const auto& [arrival, live] : engine_.live()) {
+    const Sequence& sequence = *live.sequence;
+    if (sequence.ticket == 0 || !sequence.is_cold || !sequence.NeedsWeights()) continue;
+    const uint64_t number = std::stoull(sequence.request.id);
+    const bool is_new = !std::exchange(clients_.at(number).lost_weights, true);
+    if (is_new && draws_.PerMille(environment_.plan.cancel_per_mille)) CancelLater(number);
+  }
+}
+
 void Traffic::ReadEvents() {
+  CancelSomeWithoutWeights();
   while (!told_.empty()) {
     const std::vector<uint64_t> told = std::exchange(told_, {});
     for (const uint64_t number : told) {

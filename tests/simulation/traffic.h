@@ -25,7 +25,7 @@ class Traffic {
   bool AllSent() const { return n_sent_ >= environment_.plan.n_requests || is_over_; }
   // No further requests; those under way are told that the engine stops.
   void Stop();
-  // What clients were told since the last look.
+  // What clients were told since the last look. Some whose answer stands still leave.
   void ReadEvents();
   // I12: at the end, everybody was told of an end.
   void CheckAllEnded() const;
@@ -42,6 +42,7 @@ class Traffic {
     size_t n_told = 0;
     int64_t sent_us = 0, deadline_us = kNoDeadline;
     bool is_cancelled = false, has_ended = false;
+    bool lost_weights = false;  // seen preempted, waiting for its weights
   };
 
   void ArriveLater();
@@ -50,6 +51,7 @@ class Traffic {
   std::vector<int32_t> MakePrompt();
   void Expect(const GenerationRequest& request, bool has_nan, Client& client) const;
   void CancelLater(uint64_t number);
+  void CancelSomeWithoutWeights();
   void Read(Client& client, const TokenEvent& event);
   void CheckEnd(const Client& client, const TokenEvent& event);
   void CheckError(const Client& client, const Status& status);
