@@ -1,6 +1,7 @@
 // Any bytes as a layer: sizes, element types, variants, rows, options and two vector targets drawn from them. On these
 // the linear kernel must stay within the bounds of linear.h around the formula in f64, and a weight that stays as
 // stored must give the bits of the packed one. Most layers are tiny, so that a second holds hundreds.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "base/check.h"
 #include "kernels/linear_fixture.h"
+#include "kernels/linear_path.h"
 #include "kernels/target.h"
 
 namespace {
@@ -89,11 +91,13 @@ struct Expected {
   std::vector<double> value, bound;
 };
 
-Expected ExpectedOf(const Layer& layer, const df::kernels::LinearSegment& segment, df::MatView<const float> all_x) {
+Expected ExpectedOf(const Layer& layer, const df::kernels::LinearSegment& segment, df::MatView<const float> all_x,
+                    bool is_rounded) {
   const df::LinearDelta* delta = segment.delta != nullptr ? &layer.delta : nullptr;
   const df::MatView<const float> x = all_x.Rows(segment.begin, segment.end);
   const df::kernels::ExactLinear exact(layer.weight, nullptr, delta);
-  const double share = df::kernels::LinearBound(x.cols, df::kernels::MostRank(delta));
+  const double share =
+      df::kernels::LinearBound(x.cols, df::kernels::MostRank(delta)) + (is_rounded ? df::kernels::kBf16Bound : 0);
   Expected expected = {.first_row = segment.begin, .d_out = exact.d_out(), .value = {}, .bound = {}};
   for (const df::kernels::ExactValue& want : exact(x)) {
     const size_t row = expected.value.size() / expected.d_out, out = expected.value.size() % expected.d_out;
@@ -124,6 +128,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   df::KernelContext& context = ContextOf(1 + numbers.Below(2));
   constexpr df::SignKernel kKernels[] = {df::SignKernel::kAuto, df::SignKernel::kExact, df::SignKernel::kLookup};
   context.options = {.sign_kernel = kKernels[numbers.Below(3)], .batch_invariant = numbers.Flag()};
+  if (numbers.Flag()) context.options.prefill_dtype = df::PrefillDtype::kBf16;
+  const df::KernelOptions asked = context.options;
   Layer layer(numbers.Below(65536));
   Build(numbers, context, layer);
   std::vector<df::kernels::LinearSegment> segments;
@@ -141,11 +147,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (numbers.Flag()) x.Row(numbers.Below(n))[numbers.Below(x.cols())] *= 5000;
   std::vector<Expected> expected;
   for (const df::kernels::LinearSegment& segment : segments) {
-    if (segment.begin < segment.end) expected.push_back(ExpectedOf(layer, segment, x.view()));
+    if (segment.begin < segment.end) {
+      expected.push_back(ExpectedOf(layer, segment, x.view(), df::kernels::RoundsToBf16(asked, segment)));
+    }
   }
   static const std::vector<std::string> targets = df::kernels::AvailableTargets();
   for (const size_t target : {numbers.Below(targets.size()), numbers.Below(targets.size())}) {
     DF_CHECK(df::kernels::SetTarget(targets[target]).ok());
+    context.options.prefill_dtype = std::min(asked.prefill_dtype, df::kernels::PossiblePrefillDtypes().back());
     df::Mat<float> y(n, kMaxOut), from_mapped(n, kMaxOut);
     Linear(context, layer.packed, segments, x.view(), y.view());
     for (const Expected& segment : expected) Check(segment, y.view());

@@ -55,14 +55,16 @@ void PrintLimits(const tools::KernelBenchReport& report) {
                {"copy GB/s", Align::kRight},
                {"FMA GFLOP/s", Align::kRight},
                {"byte look-ups G/s", Align::kRight},
-               {"byte dot Gop/s", Align::kRight}});
+               {"byte dot Gop/s", Align::kRight},
+               {"bf16 dot GFLOP/s", Align::kRight}});
   for (size_t i = 0; i < report.before.size(); ++i) {
     for (const auto* machines : {&report.before, &report.after}) {
       const tools::Machine& m = (*machines)[i];
       table.AddRow({std::to_string(m.n_threads), machines == &report.before ? "before" : "after",
                     FormatRate(m.read_bytes_per_second), FormatRate(m.copy_bytes_per_second),
                     FormatRate(m.flops_per_second), FormatRate(m.shuffle_bytes_per_second),
-                    m.dot_ops_per_second > 0 ? FormatRate(m.dot_ops_per_second) : "none"});
+                    m.dot_ops_per_second > 0 ? FormatRate(m.dot_ops_per_second) : "none",
+                    m.dot_bf16_flops_per_second > 0 ? FormatRate(m.dot_bf16_flops_per_second) : "none"});
     }
   }
   std::cout << table.Render() << "\n";

@@ -149,7 +149,7 @@ void PrintRest(const tools::ModelBenchReport& report, double seconds) {
 
 void Print(const tools::ModelBenchReport& report, size_t prompt_tokens, double seconds) {
   std::cout << report.shape << ", " << report.n_threads << " threads, vector target " << report.vector_target
-            << ", KV cache " << report.kv_dtype << "; this machine reads "
+            << ", KV cache " << report.kv_dtype << ", prompts in " << report.prefill_dtype << "; this machine reads "
             << FormatFixed(report.before.read_bytes_per_second * 1e-9, 1) << " GB/s and does "
             << FormatFixed(report.before.flops_per_second * 1e-9, 0) << " GFLOP/s\n\n";
   PrintVariants(report, prompt_tokens);
@@ -178,6 +178,7 @@ void PrintJson(const Arguments& arguments, const tools::ModelBenchReport& report
 // The exit code.
 Result<int> Run(const Arguments& arguments) {
   tools::ModelBenchOptions options = arguments.options;
+  DF_RETURN_IF_ERROR(CheckKernelOptions(options.kernels));
   if (arguments.quick) options = tools::QuickModelBench(std::move(options));
   std::optional<AtomicFile> plot;  // opened before minutes of measuring
   if (!arguments.plot.empty()) {

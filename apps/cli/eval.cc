@@ -16,6 +16,7 @@
 #include "eval/card.h"
 #include "eval/report.h"
 #include "format/variant_kind.h"
+#include "kernels/prefill_dtype.h"
 
 namespace df::cli {
 namespace {
@@ -133,6 +134,7 @@ Json ParametersOf(const Arguments& arguments, const EvalFamily& family) {
           {"text_tokens", options.windows.max_tokens},
           {"items", options.n_items},
           {"teacher_forced", !options.generate},
+          {"prefill_dtype", kernels::PrefillDtypeName(options.kernels.prefill_dtype)},
           {"seed", options.bootstrap.seed},
           {"resamples", options.bootstrap.n_resamples}};
 }
@@ -163,6 +165,7 @@ Status Run(Arguments& arguments) {
   const SteadyClock clock;
   const int64_t start_us = clock.NowUs();
   eval::EvalOptions& options = arguments.options;
+  DF_RETURN_IF_ERROR(CheckKernelOptions(options.kernels));
   options.with_base = !arguments.no_base;
   options.generate = !arguments.teacher_forced;
   options.kv_dtype = arguments.kv_cache_dtype == "bf16" ? DType::kBf16 : DType::kF32;
@@ -233,6 +236,7 @@ void AddEval(const Command& app) {
                           {{"auto", SignKernel::kAuto}, {"exact", SignKernel::kExact}, {"lut", SignKernel::kLookup}},
                           options.kernels.sign_kernel, "Signs of generated tokens: exact, lut or auto [exact]")
       .Value("KIND");
+  AddPrefillDtypeOption(command, options.kernels).Value("DTYPE");
   command.Option("--kv-cache-dtype", arguments->kv_cache_dtype, "Of generated tokens: f32 or bf16 [f32]")
       .OneOf({"f32", "bf16"})
       .Value("DTYPE");

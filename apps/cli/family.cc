@@ -51,6 +51,7 @@ void AddSamplingOptions(const Command& command, SamplingOptions& options) {
 }
 
 Result<Family> LoadFamily(const FamilyOptions& options) {
+  DF_RETURN_IF_ERROR(CheckKernelOptions(options.kernels));
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   Family family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));

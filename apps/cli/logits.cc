@@ -154,6 +154,7 @@ Status RunLogits(const LogitsOptions& options) {
   if (options.path != "prefill" && options.path != "decode") {
     return InvalidArgument("--path must be prefill or decode, got \"" + options.path + "\"");
   }
+  DF_RETURN_IF_ERROR(CheckKernelOptions(options.kernels));
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads, options.kernels);
   DF_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ParseIds(options.ids));
   DF_ASSIGN_OR_RETURN(const std::string directory, ResolveModelDirectory(options.model));

@@ -239,6 +239,7 @@ Status CheckKeys(const std::vector<std::string>& keys, const char* variable) {
 }
 
 Status CheckOptions(const ServeOptions& options) {
+  DF_RETURN_IF_ERROR(CheckKernelOptions(options.kernels));
   DF_RETURN_IF_ERROR(CheckKeys(options.api_keys, "DELTAFOLD_API_KEY"));
   DF_RETURN_IF_ERROR(CheckKeys(options.admin_api_keys, "DELTAFOLD_ADMIN_API_KEY"));
   if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");

@@ -55,11 +55,12 @@ def run_json(command, codes=(0,), **options):
     return json.loads(done.stdout)
 
 
-def measure_ours(options):
+def measure_ours(options, prefill_dtype="float32"):
     """One base with 14 variants in one process. Exit code 1 with a report: void, the machine's limits drifted."""
-    say("deltafold")
+    say(f"deltafold, prompts in {prefill_dtype}")
     return run_json([options.binary, "bench", "model", "--shape", options.shape, "--variants", str(VARIANTS), "--threads",
-                     str(options.threads), "--batch", "1", "--prompt-len", str(options.prompt), "--json"], codes=(0, 1))
+                     str(options.threads), "--batch", "1", "--prompt-len", str(options.prompt), "--prefill-dtype",
+                     prefill_dtype, "--json"], codes=(0, 1))
 
 
 def our_row(name, report, variant):
@@ -154,13 +155,18 @@ def main():
     config = directory / "config.json"
     config.write_text(json.dumps(first["config"]))
     rows = [our_row("deltafold, base bf16", first, False), our_row("deltafold, 1-bit variant on it", first, True)]
+    ours = [first]
+    if first["limits"]["before"]["dot_bf16_flops_per_second"] > 0:  # else there is no --prefill-dtype bfloat16
+        ours.append(measure_ours(options, "bfloat16"))
+        rows += [our_row("deltafold, base bf16, activations bf16", ours[-1], False),
+                 our_row("deltafold, 1-bit variant on it, activations bf16", ours[-1], True)]
     for kind in options.formats.split(","):
         rows.append(measure_llama_cpp(python, directory, config, kind, options))
     if options.transformers:
         rows += [measure_transformers(python, config, dtype, options) for dtype in ("bfloat16", "float32")]
     again = measure_ours(options)  # whether the machine stayed the same
     drift = our_row("", again, False)["decode"] / rows[0]["decode"] - 1
-    is_void = first["void"] or again["void"]
+    is_void = any(report["void"] for report in [*ours, again])
     report = {"void": is_void, "shape": options.shape, "threads": options.threads, "limits": first["limits"], "rows": rows,
               "decode_drift": drift}
     Path(f"{options.out}.json").write_text(json.dumps(report, indent=1) + "\n")

@@ -50,7 +50,8 @@ Result<DType> ParseKvDtype(std::string_view flag, const BaseWeights& base);
 class Engine {
  public:
   // The only errors are kInvalidArgument (an option out of range, named) and kFailedPrecondition (the KV cache does not
-  // fit into free memory, or cannot hold one sequence of max_model_len: both numbers are named).
+  // fit into free memory, or cannot hold one sequence of max_model_len: both numbers are named; or what
+  // kernels/prefill_dtype.h refuses).
   static Result<std::unique_ptr<Engine>> Create(std::shared_ptr<const BaseWeights> base, EngineOptions options);
   virtual ~Engine() = default;
 

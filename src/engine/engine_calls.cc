@@ -6,6 +6,7 @@
 
 #include "engine/engine_loop.h"
 #include "engine/sizing.h"
+#include "kernels/prefill_dtype.h"
 
 namespace df {
 namespace {
@@ -32,6 +33,7 @@ Result<DType> ParseKvDtype(std::string_view flag, const BaseWeights& base) {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const BaseWeights> base, EngineOptions options) {
+  DF_RETURN_IF_ERROR(kernels::CheckPrefillDtype(options.kernels.prefill_dtype));
   const uint64_t free_bytes = AvailableMemoryBytes();
   if (free_bytes != 0 && options.promised_bytes >= free_bytes) {
     return FailedPrecondition("no memory for a KV cache: " + std::to_string(free_bytes) + " bytes are free, " +

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "kernels/cpu/dot_bf16.h"
 #include "kernels/cpu/dot_bytes.h"
 #include "kernels/cpu/limits.h"
 #include "kernels/target.h"
@@ -39,5 +40,6 @@ double ShuffleBytes(KernelContext& context, size_t n_steps) {
   return OnEveryThread(context, cpu::ShuffleBytes, n_steps);
 }
 double DotBytes(KernelContext& context, size_t n_steps) { return OnEveryThread(context, cpu::DotBytes, n_steps); }
+double DotBf16(KernelContext& context, size_t n_steps) { return OnEveryThread(context, cpu::DotBf16, n_steps); }
 
 }  // namespace df::kernels

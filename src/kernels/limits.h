@@ -26,6 +26,10 @@ double ShuffleBytes(KernelContext& context, size_t n_steps);
 // the operations done, a multiply-add of two bytes counts 2. 0 where the processor has no such instruction.
 double DotBytes(KernelContext& context, size_t n_steps);
 
+// `n_steps` of independent dot products of bf16 pairs into f32 sums (vdpbf16ps); returns the FLOPs done, a multiply-add
+// counts 2. 0 where the processor has no such instruction.
+double DotBf16(KernelContext& context, size_t n_steps);
+
 }  // namespace df::kernels
 
 #endif  // DELTAFOLD_KERNELS_LIMITS_H_

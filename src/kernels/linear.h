@@ -13,6 +13,10 @@
 // `auto` means exact. Else many decode rows of one variant are folded, a few prefill rows are not, and `auto` takes the
 // 14-bit tables from 2 sign products (row x plane) on; with AVX-512 from 4, on AMD's cores with AVX-512 from the first.
 // linear_path.h has the choice, docs/kernels.md the loops, cost.h the cost.
+//
+// With options.prefill_dtype kBf16 (prefill_dtype.h must allow it) x and W + planes of prompts by panels (kPrefill) are
+// rounded to bf16 and multiplied so; everything else is as it is in f32: replaced rows, rows of bytes, low-rank pairs,
+// gain, bias, decode.
 #ifndef DELTAFOLD_KERNELS_LINEAR_H_
 #define DELTAFOLD_KERNELS_LINEAR_H_
 
@@ -46,6 +50,9 @@ struct LinearWeight {
 // 14-bit tables add, for each plane and each block of n = 512 columns, at most
 //   |gain * row_p| * ceil(n/8) * q,   q = the block's largest |sum of 4 neighbouring col_p * x| / 8191,
 // where an x beyond 16 times its block's rms does not count. By experience that is 4e-4 of the variant's part.
+// Rounding to bf16 adds at most (2^-7 + 2^-15) * m: 2^-8 for x and as much for W + planes, where bf16 weights without
+// planes are exact; beside that an |x|, weight or partial sum below 2^-126 may count as 0, and one beyond 3.39e38 is
+// infinite. Makes of processors may differ in the last bits: how a pair's sum is rounded is the instruction's own.
 // With options.batch_invariant the path and the order of summation of a row depend on (phase, weights, delta) alone:
 // bits do not change with the other rows, the segments' order or the number of threads. No allocation once
 // context.scratch has grown. Engine thread only.

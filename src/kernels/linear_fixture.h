@@ -11,6 +11,7 @@
 #include "base/float16.h"
 #include "base/rng.h"
 #include "kernels/linear.h"
+#include "kernels/prefill_dtype.h"
 
 namespace df::kernels {
 
@@ -236,6 +237,15 @@ class ExactLinear {
 // linear.h's bounds, per unit of magnitude and in absolute terms.
 inline double LinearBound(size_t d_in, size_t rank) {
   return (512.0 + static_cast<double>((d_in + 31) / 32 + rank + 8)) * 0x1.0p-24;
+}
+
+// What rounding to bf16 adds.
+inline constexpr double kBf16Bound = 0x1.0p-7 + 0x1.0p-15;
+
+// What the current target can multiply prompts in.
+inline std::vector<PrefillDtype> PossiblePrefillDtypes() {
+  if (!CheckPrefillDtype(PrefillDtype::kBf16).ok()) return {PrefillDtype::kF32};
+  return {PrefillDtype::kF32, PrefillDtype::kBf16};
 }
 
 // How far 14-bit tables may be off beside that, for one output of one row. An outlier is left in: it only makes q

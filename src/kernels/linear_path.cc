@@ -24,6 +24,11 @@ LinearPath PathOf(const LinearPaths& paths, const LinearSegment& segment) {
   return panels ? LinearPath::kPanels : LinearPath::kTables;
 }
 
+bool RoundsToBf16(const KernelOptions& options, const LinearSegment& segment) {
+  return options.prefill_dtype == PrefillDtype::kBf16 && segment.phase == Phase::kPrefill &&
+         PathOf(PathsFor(options), segment) == LinearPath::kPanels;
+}
+
 size_t CountSignProducts(const LinearPaths& paths, std::span<const LinearSegment> segments) {
   size_t n = 0;
   for (const LinearSegment& segment : segments) {

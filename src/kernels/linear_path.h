@@ -26,6 +26,10 @@ struct LinearPaths {
 LinearPaths PathsFor(const KernelOptions& options);
 LinearPath PathOf(const LinearPaths& paths, const LinearSegment& segment);
 
+// Whether the segment's rows and weights are rounded to bf16 (KernelOptions::prefill_dtype): those of a prompt, by
+// panels.
+bool RoundsToBf16(const KernelOptions& options, const LinearSegment& segment);
+
 // Products of a row and a plane of signs by tables.
 size_t CountSignProducts(const LinearPaths& paths, std::span<const LinearSegment> segments);
 

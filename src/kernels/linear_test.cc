@@ -10,56 +10,11 @@
 #include <vector>
 
 #include "kernels/cpu/core.h"
-#include "kernels/linear_fixture.h"
-#include "kernels/target.h"
+#include "kernels/linear_family.h"
+#include "kernels/prefill_dtype.h"
 
 namespace df::kernels {
 namespace {
-
-// A base layer with some variants of it, stored and packed.
-struct Family {
-  Family(size_t d_out, size_t d_in, DType dtype, bool with_bias, uint64_t seed,
-         const KernelOptions& options = {.sign_kernel = SignKernel::kExact, .batch_invariant = false})
-      : store(seed), context(1, options), threads(2, options) {
-    weight = store.Random(dtype, {d_out, d_in}, -0.1F, 0.1F);
-    base.weight = PackWeight(context, weight);
-    if (!with_bias) return;
-    bias = store.Random(DType::kF32, {d_out}, -1.0F, 1.0F);
-    base.bias = Buffer<float>(d_out);
-    ReadFloats(*bias, 0, base.bias.span());
-  }
-
-  // Index of the new variant; `d_out` may differ from the base's.
-  size_t Add(size_t d_out, const DeltaShape& shape) {
-    stored.push_back(std::make_unique<LinearDelta>(RandomDelta(store, d_out, base.weight.d_in, shape)));
-    packed.push_back(std::make_unique<PackedDelta>(PackDelta(context, *stored.back())));
-    return stored.size() - 1;
-  }
-  size_t Add(const DeltaShape& shape) { return Add(base.weight.d_out, shape); }
-
-  // variant -1 = base
-  ExactLinear Exact(int variant) const {
-    return {weight, bias ? &*bias : nullptr, variant < 0 ? nullptr : stored[static_cast<size_t>(variant)].get()};
-  }
-  const PackedDelta* Packed(int variant) const {
-    return variant < 0 ? nullptr : packed[static_cast<size_t>(variant)].get();
-  }
-  size_t MaxOut() const {
-    size_t n = base.weight.d_out;
-    for (const auto& delta : stored) n = std::max(n, delta->d_out);
-    return n;
-  }
-
-  TensorStore store;
-  // One of each for all calls: on a busy machine a thread takes longer to start than these products.
-  KernelContext context;
-  KernelContext threads;
-  TensorView weight;
-  std::optional<TensorView> bias;
-  LinearWeight base;
-  std::vector<std::unique_ptr<LinearDelta>> stored;
-  std::vector<std::unique_ptr<PackedDelta>> packed;
-};
 
 void ExpectNear(const Family& family, int variant, MatView<const float> x, MatView<const float> y,
                 const std::vector<ExactValue>& exact, const std::string& what, bool by_lookup = false) {
@@ -74,15 +29,6 @@ void ExpectNear(const Family& family, int variant, MatView<const float> x, MatVi
           << what << " variant " << variant << " row " << row << " output " << out << " want " << want.value;
     }
   }
-}
-
-template <typename Body>
-void OnEveryTarget(const Body& body) {
-  for (const std::string& target : AvailableTargets()) {
-    ASSERT_TRUE(SetTarget(target).ok());
-    body(target);
-  }
-  ASSERT_TRUE(SetTarget("auto").ok());
 }
 
 std::string Describe(const Family& family, const std::string& target, Phase phase) {
@@ -426,6 +372,7 @@ void ExpectTheSameBitsInAnyBatch(const KernelOptions& options, size_t d_in) {
   std::list<KernelContext> contexts;
   for (size_t n_threads = 1; n_threads <= 3; ++n_threads) contexts.emplace_back(n_threads, options);
   OnEveryTarget([&](const std::string& target) {
+    if (!CheckPrefillDtype(options.prefill_dtype).ok()) return;
     for (int round = 0; round < (target == "scalar" ? 2 : 24); ++round) {
       const std::vector<Placed> batch = RandomBatch(store, family, kInputs);
       Mat<float> x(batch.size(), d_in);
@@ -447,6 +394,9 @@ TEST(Linear, BitsOfARowDoNotDependOnItsBatchOrTheThreads) {
   for (const SignKernel kernel : {SignKernel::kAuto, SignKernel::kExact, SignKernel::kLookup}) {
     ExpectTheSameBitsInAnyBatch({.sign_kernel = kernel, .batch_invariant = true}, 530);
     ExpectTheSameBitsInAnyBatch({.sign_kernel = kernel, .batch_invariant = true}, 640);  // whole blocks of columns
+  }
+  for (const size_t d_in : {530U, 768U, 771U}) {
+    ExpectTheSameBitsInAnyBatch({.prefill_dtype = PrefillDtype::kBf16, .batch_invariant = true}, d_in);
   }
 }
 
@@ -512,14 +462,14 @@ TEST(Linear, AutoTakesTablesFromTheSignProductOnThatTheContractNames) {
   cpu::SetThisCore(own);
 }
 
-TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
-  Family family(64, 300, DType::kF16, false, 14, {.batch_invariant = true});
+void ExpectTheSameBitsAmongHundreds(DType dtype, PrefillDtype prefill_dtype) {
+  Family family(64, 300, dtype, false, 14, {.prefill_dtype = prefill_dtype, .batch_invariant = true});
   family.Add({.planes = 1, .row_scale = true, .ranks = {4}});
   TensorStore store(8);
   const size_t n = 600;
   const Mat<float> x = RandomRows(store, n, 300);
   OnEveryTarget([&](const std::string& target) {
-    if (target == "scalar") return;
+    if (target == "scalar" || !CheckPrefillDtype(prefill_dtype).ok()) return;
     for (const int variant : {-1, 0}) {
       Mat<float> y(n, 64);
       const LinearSegment segment = {.begin = 0, .end = n, .phase = Phase::kPrefill, .delta = family.Packed(variant)};
@@ -530,6 +480,12 @@ TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
       }
     }
   });
+}
+
+TEST(Linear, APromptRowHasTheSameBitsAmongHundreds) {
+  ExpectTheSameBitsAmongHundreds(DType::kF16, PrefillDtype::kF32);
+  ExpectTheSameBitsAmongHundreds(DType::kF16, PrefillDtype::kBf16);
+  ExpectTheSameBitsAmongHundreds(DType::kBf16, PrefillDtype::kBf16);
 }
 
 }  // namespace

@@ -32,9 +32,12 @@ void ExpectTheSameBits(Twin& twin, std::span<const LinearSegment> segments, size
   const size_t n = segments.back().end;
   const Mat<float> x = RandomRows(twin.store, n, twin.packed.weight.d_in);
   Mat<float> from_packed(n, max_out), from_mapped(n, max_out);
-  Linear(twin.context, twin.packed, segments, x.view(), from_packed.view());
-  Linear(twin.context, twin.mapped, segments, x.view(), from_mapped.view());
-  ASSERT_EQ(std::memcmp(from_packed.Row(0), from_mapped.Row(0), from_packed.size_bytes()), 0) << what;
+  for (const PrefillDtype prefill_dtype : PossiblePrefillDtypes()) {
+    twin.context.options.prefill_dtype = prefill_dtype;
+    Linear(twin.context, twin.packed, segments, x.view(), from_packed.view());
+    Linear(twin.context, twin.mapped, segments, x.view(), from_mapped.view());
+    ASSERT_EQ(std::memcmp(from_packed.Row(0), from_mapped.Row(0), from_packed.size_bytes()), 0) << what;
+  }
 }
 
 constexpr DType kTypes[] = {DType::kBf16, DType::kF16, DType::kF32};

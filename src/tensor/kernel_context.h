@@ -37,8 +37,13 @@ class Scratch {
 // variant's own part (kernels/linear.h has the bounds).
 enum class SignKernel : uint8_t { kAuto, kExact, kLookup };
 
+// What prefill's rows and weights are multiplied in: f32, or pairs of bf16 added up in f32, at about twice the rate
+// where the processor has AVX512_BF16 (kernels/linear.h has the bound, kernels/prefill_dtype.h says whether it has).
+enum class PrefillDtype : uint8_t { kF32, kBf16 };
+
 struct KernelOptions {
   SignKernel sign_kernel = SignKernel::kAuto;
+  PrefillDtype prefill_dtype = PrefillDtype::kF32;
   // Fixes one path a phase and weight: bits of a row do not depend on the rows beside it. Without it a call may choose
   // by cost from what it is given: programs ask for that, code that compares answers does not.
   bool batch_invariant = true;

@@ -12,6 +12,7 @@
 #include "tools/head_rows.h"
 #include "tools/linear_rows.h"
 #include "tools/option_rows.h"
+#include "tools/prefill_dtype_rows.h"
 #include "tools/step_rows.h"
 #include "tools/synthetic_shape.h"
 #include "tools/synthetic_weights.h"
@@ -107,6 +108,7 @@ class Run {
         Say(shape.name, *context);
         LinearWorld world(*context, shape);
         Keep(MeasureLinearRows(world, selection_, n_rounds_));
+        Keep(MeasurePrefillDtypeRows(world, selection_, n_plain_rounds_));
         if (&shape != kMatrixShapes) continue;
         Keep(MeasureAdapterRows(world, selection_, n_plain_rounds_));
         Keep(MeasureOptionRows(world, selection_, n_plain_rounds_));
@@ -230,8 +232,8 @@ JudgedRow Judge(RowResult row, const TargetTable& targets, const std::string& ve
 
 std::optional<double> BoundShare(const RowResult& row, const Machine& machine) {
   if (row.from_cache || row.bytes_per_second + row.flops_per_second <= 0) return std::nullopt;
-  return std::max(row.bytes_per_second / machine.read_bytes_per_second,
-                  row.flops_per_second / machine.flops_per_second);
+  const double peak = row.by_bf16_dots ? machine.dot_bf16_flops_per_second : machine.flops_per_second;
+  return std::max(row.bytes_per_second / machine.read_bytes_per_second, row.flops_per_second / peak);
 }
 
 Result<RowSelection> SelectRows(const RowSelection& patterns, const TargetTable& table) {

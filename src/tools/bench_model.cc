@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/kv_cache.h"
 #include "engine/sizing.h"
+#include "kernels/prefill_dtype.h"
 #include "kernels/target.h"
 #include "model/kv_pool.h"
 #include "tools/engine_runs.h"
@@ -107,6 +108,7 @@ class ModelRun {
                                                         .enable_prefix_caching = false,  // whole prompts are timed
                                                         .kv_cache_bytes = blocks * block_bytes}));
     report_.kv_dtype = kv_dtype == DType::kBf16 ? "bf16" : "f32";
+    report_.prefill_dtype = kernels::PrefillDtypeName(options_.kernels.prefill_dtype);
     report_.kv_bytes = engine_->Stats().kv_bytes;
     return Status::Ok();
   }

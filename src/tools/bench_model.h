@@ -71,7 +71,7 @@ struct ModelPromise {
 };
 
 struct ModelBenchReport {
-  std::string shape = {}, vector_target = {}, kv_dtype = {};
+  std::string shape = {}, vector_target = {}, kv_dtype = {}, prefill_dtype = {};
   size_t n_threads = 0, n_variants = 0;
   Machine before = {}, after = {};
   double drift = 0;      // between before and after

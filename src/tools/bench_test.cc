@@ -19,6 +19,7 @@
 #include "tools/head_rows.h"
 #include "tools/linear_rows.h"
 #include "tools/option_rows.h"
+#include "tools/prefill_dtype_rows.h"
 #include "tools/step_rows.h"
 #include "tools/synthetic_shape.h"
 #include "tools/synthetic_weights.h"
@@ -91,6 +92,7 @@ TEST(KernelBenchSlow, TheTableHasARowForEveryMeasurement) {
   const auto keep = [&](const std::vector<RowResult>& rows) {
     for (const RowResult& row : rows) {
       measured.insert(row.name);
+      if (!row.missing.empty()) continue;
       EXPECT_EQ(row.samples.size(), 1u) << row.name;
       for (const double sample : row.samples) EXPECT_GT(sample, 0) << row.name;
       EXPECT_TRUE(row.name.ends_with("error") || row.name.ends_with("outlier") ||
@@ -100,6 +102,7 @@ TEST(KernelBenchSlow, TheTableHasARowForEveryMeasurement) {
   };
   LinearWorld world(context, {"512x1024", 512, 1024});
   keep(MeasureLinearRows(world, {}, 1));
+  keep(MeasurePrefillDtypeRows(world, {}, 1));
   keep(MeasureAdapterRows(world, {}, 1));
   keep(MeasureOptionRows(world, {}, 1));
   keep(MeasureErrorRows(context, {}, 1));
@@ -120,6 +123,21 @@ TEST(KernelBenchSlow, TheTableHasARowForEveryMeasurement) {
   std::set<std::string> named;
   for (const Target& target : ValueOrDie(ParseTargets(BuiltInTargetsText())).targets) named.insert(target.name);
   EXPECT_EQ(measured, named);
+}
+
+TEST(KernelBench, RowsOfBf16PromptsSayWhyTheyAreMissing) {
+  const std::vector<std::string> targets = kernels::AvailableTargets();
+  if (std::find(targets.begin(), targets.end(), "avx2") == targets.end()) GTEST_SKIP() << "needs AVX2";
+  ASSERT_TRUE(kernels::SetTarget("avx2").ok());
+  KernelContext context(1);
+  LinearWorld world(context, {"64x64", 64, 64});
+  const auto rows = MeasurePrefillDtypeRows(world, {"prefill_bf16_share", "prefill_bf16_speedup"}, 1);
+  ASSERT_TRUE(kernels::SetTarget("auto").ok());
+  ASSERT_EQ(rows.size(), 2u);
+  for (const RowResult& row : rows) {
+    EXPECT_TRUE(row.samples.empty());
+    EXPECT_NE(row.missing.find("avx2"), std::string::npos) << row.missing;
+  }
 }
 
 TEST(KernelBench, ErrorRowsAreBelowTheBoundOfTheirContract) {

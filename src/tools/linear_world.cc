@@ -69,6 +69,8 @@ void LinearWorld::ReadWeight() {
   (void)digest;
 }
 
+double LinearWorld::DotBf16() { return kernels::DotBf16(context_, kMultiplyAddSteps); }
+
 double LinearWorld::MultiplyAdd() { return kernels::MultiplyAdd(context_, kMultiplyAddSteps); }
 
 }  // namespace df::tools

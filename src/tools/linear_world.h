@@ -43,6 +43,7 @@ class LinearWorld {
   // The next matrix, read in sequence.
   void ReadWeight();
   double MultiplyAdd();  // FLOPs done, in about a millisecond
+  double DotBf16();      // the same by dot products of bf16
 
   KernelContext& context() { return context_; }
   const MatrixShape& shape() const { return shape_; }

@@ -54,6 +54,7 @@ Machine MeasureMachine(KernelContext& context) {
   machine.flops_per_second = BestRate(context, [&] { return kernels::MultiplyAdd(context, kSteps); });
   machine.shuffle_bytes_per_second = BestRate(context, [&] { return kernels::ShuffleBytes(context, kSteps); });
   machine.dot_ops_per_second = BestRate(context, [&] { return kernels::DotBytes(context, kSteps); });
+  machine.dot_bf16_flops_per_second = BestRate(context, [&] { return kernels::DotBf16(context, kSteps); });
   return machine;
 }
 
@@ -69,7 +70,8 @@ Json ToJson(const Machine& machine) {
           {"copy_bytes_per_second", machine.copy_bytes_per_second},
           {"flops_per_second", machine.flops_per_second},
           {"shuffle_bytes_per_second", machine.shuffle_bytes_per_second},
-          {"dot_ops_per_second", machine.dot_ops_per_second}};
+          {"dot_ops_per_second", machine.dot_ops_per_second},
+          {"dot_bf16_flops_per_second", machine.dot_bf16_flops_per_second}};
 }
 
 size_t LastLevelCacheBytes() {

@@ -12,11 +12,12 @@ namespace df::tools {
 
 struct Machine {
   size_t n_threads = 0;
-  double read_bytes_per_second = 0;     // in sequence, huge pages
-  double copy_bytes_per_second = 0;     // memcpy between huge pages: bytes copied, each is read and written
-  double flops_per_second = 0;          // f32 multiply-add of the current vector target
-  double shuffle_bytes_per_second = 0;  // 16-entry byte look-ups of the current vector target
-  double dot_ops_per_second = 0;        // vpdpbusd; 0 where there is none
+  double read_bytes_per_second = 0;      // in sequence, huge pages
+  double copy_bytes_per_second = 0;      // memcpy between huge pages: bytes copied, each is read and written
+  double flops_per_second = 0;           // f32 multiply-add of the current vector target
+  double shuffle_bytes_per_second = 0;   // 16-entry byte look-ups of the current vector target
+  double dot_ops_per_second = 0;         // vpdpbusd; 0 where there is none
+  double dot_bf16_flops_per_second = 0;  // vdpbf16ps; 0 where there is none
 };
 
 // Best of a few rounds of each in CPU time (cpu_timer.h); about a second and 1 GB for its duration.

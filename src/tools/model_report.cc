@@ -77,9 +77,13 @@ std::vector<ModelPromise> Promises(const ModelBenchReport& report) {
 }
 
 Json ToJson(const ModelBenchReport& report) {
-  Json json = {
-      {"void", report.is_void},      {"shape", report.shape},           {"vector_target", report.vector_target},
-      {"threads", report.n_threads}, {"n_variants", report.n_variants}, {"kv_cache_dtype", report.kv_dtype}};
+  Json json = {{"void", report.is_void},
+               {"shape", report.shape},
+               {"vector_target", report.vector_target},
+               {"threads", report.n_threads},
+               {"n_variants", report.n_variants},
+               {"kv_cache_dtype", report.kv_dtype},
+               {"prefill_dtype", report.prefill_dtype}};
   json["limits"] = {{"before", ToJson(report.before)}, {"after", ToJson(report.after)}, {"drift", report.drift}};
   json["memory"] = {{"base_bytes", report.base_bytes},     {"variant_bytes", report.variant_bytes},
                     {"copies_bytes", report.copies_bytes}, {"kv_bytes", report.kv_bytes},

@@ -25,7 +25,9 @@ RowResult RowSet::ResultOf(const Row& row) const {
                       .n_threads = n_threads_,
                       .samples = {},
                       .from_cache = row.from_cache,
-                      .missing = {}};
+                      .by_bf16_dots = row.by_bf16_dots,
+                      .missing = row.missing};
+  if (!row.missing.empty()) return result;
   std::vector<double> seconds;
   for (size_t round = 0; round < rounds_.n_rounds(); ++round) {
     result.samples.push_back(row.sample([&](Operation operation) { return rounds_.Seconds(operation, round); }));
@@ -41,13 +43,12 @@ std::vector<RowResult> RowSet::Measure(const RowSelection& selection, size_t n_r
   std::vector<bool> used(rounds_.n_operations(), false);
   bool any = false;
   for (const Row& row : rows_) {
-    if (!Wants(selection, row.name)) continue;
+    if (!Wants(selection, row.name) || !row.missing.empty()) continue;
     used[row.subject] = any = true;
     for (const Operation other : row.others) used[other] = true;
   }
   std::vector<RowResult> results;
-  if (!any) return results;
-  rounds_.Run(n_rounds, used);
+  if (any) rounds_.Run(n_rounds, used);
   for (const Row& row : rows_) {
     if (Wants(selection, row.name)) results.push_back(ResultOf(row));
   }

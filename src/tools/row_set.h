@@ -21,8 +21,9 @@ struct RowResult {
   std::vector<double> samples;
   // Of the operation that the row is about, by the median of its times; 0 where that says nothing.
   double bytes_per_second = 0, flops_per_second = 0;
-  bool from_cache = false;  // its bytes do not come from memory, whose speed is no bound then
-  std::string missing;      // why there are no samples
+  bool from_cache = false;    // its bytes do not come from memory, whose speed is no bound then
+  bool by_bf16_dots = false;  // its FLOPs are bf16 dot products: their peak is the bound, not that of multiply-add
+  std::string missing;        // why there are no samples
 };
 
 // Names of rows to measure; empty = all.
@@ -50,12 +51,14 @@ class RowSet {
 
   struct Row {
     std::string name;
-    Operation subject = 0;          // what the row is about
-    kernels::Cost cost;             // of the subject
-    std::vector<Operation> others;  // what else `sample` looks at
-    std::function<double(const Times&)> sample;
-    size_t n_calls = 1;       // of the cost, in one run of the subject
-    bool from_cache = false;  // as in RowResult
+    Operation subject = 0;               // what the row is about
+    kernels::Cost cost = {};             // of the subject
+    std::vector<Operation> others = {};  // what else `sample` looks at
+    std::function<double(const Times&)> sample = {};
+    size_t n_calls = 1;         // of the cost, in one run of the subject
+    bool from_cache = false;    // as in RowResult
+    bool by_bf16_dots = false;  // as there
+    std::string missing = {};   // as there; nothing is run for the row then
   };
   void AddRow(Row row) { rows_.push_back(std::move(row)); }
 

@@ -77,6 +77,8 @@ TEST(KernelBench, TheBoundIsTheSlowerOfTwoLimits) {
   EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.8);
   row.flops_per_second = 20e9;
   EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.5);
+  row.by_bf16_dots = true;
+  EXPECT_DOUBLE_EQ(*BoundShare(row, {.read_bytes_per_second = 200e9, .dot_bf16_flops_per_second = 40e9}), 0.5);
   row.from_cache = true;
   EXPECT_FALSE(BoundShare(row, machine).has_value()) << "memory is no bound for it";
   EXPECT_FALSE(BoundShare({.name = "lut_error", .shape = "", .samples = {}, .missing = {}}, machine).has_value());

@@ -3,6 +3,7 @@
 Usage: cli_test.py DELTAFOLD [unittest arguments]"""
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -143,6 +144,30 @@ class Usage(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("avx9000", done.stderr)
 
+    def test_prompts_in_bf16_are_refused_before_loading_where_the_target_cannot(self):
+        if platform.machine() != "x86_64":
+            self.skipTest("sse4 is a target of x86-64")
+        for command in (["logits", "--ids", "1,2", "--greedy", "1"], ["run", "hello"], ["serve"], ["bench", "model", "--shape"]):
+            model = ["/no/such/model"] if command[-1] == "--shape" else ["--model", "/no/such/model"]
+            done = subprocess.run([BINARY, *command, *model, "--prefill-dtype", "bfloat16"], capture_output=True, text=True,
+                                  timeout=RUN_S, stdin=subprocess.DEVNULL, env=dict(os.environ, DELTAFOLD_TARGET="sse4"))
+            self.assertEqual((done.returncode, done.stdout), (1, ""), command)
+            self.assertIn("AVX512_BF16", done.stderr, command)
+            self.assertIn("sse4", done.stderr, command)
+
+    def test_prompts_in_bf16_differ_by_their_rounding(self):
+        logits = []
+        with tempfile.TemporaryDirectory() as directory:
+            for dtype in ("float32", "bfloat16"):
+                out = Path(directory) / dtype
+                done = subprocess.run([BINARY, "logits", "--model", BASE, "--ids", "5,6,7,8,9,10", "--prefill-dtype", dtype,
+                                       "--out", out], capture_output=True, text=True, timeout=RUN_S,
+                                      env=dict(os.environ, DELTAFOLD_TARGET="scalar"))
+                self.assertEqual(done.returncode, 0, done.stderr)
+                logits.append(memoryview(tensors(out)["logits"]).cast("f").tolist())
+        differences = [abs(a - b) for a, b in zip(*logits)]
+        self.assertGreater(max(differences), 0)
+        self.assertLess(max(differences), 0.05 * max(map(abs, logits[0])))
 
     def test_a_wrong_choice_is_answered_with_the_choices(self):
         done = deltafold("bench", "serve", "--mix", "sometimes")

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/block_product-inl.h"
 #include "kernels/cpu/dot-inl.h"
+#include "kernels/cpu/dot_bf16.h"
 #include "kernels/cpu/linear_plan.h"
 #include "kernels/cpu/sign_tables-inl.h"
 
@@ -38,10 +39,11 @@ HWY_INLINE void Transpose4x4(const float* const* rows, size_t k, size_t size, fl
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, hi01, hi23)), d, to + 3 * size);
 }
 
-// [group size] rows of d_in -> [padded columns][group size].
+// [group size] rows of d_in -> [padded columns][group size], or pairs of bf16.
 inline void PackGroup(const LinearPlan& plan, const LinearSet& set, const RowGroup& group) {
   const float* rows[kPanelGroup];
   for (size_t g = 0; g < group.size; ++g) rows[g] = plan.x.Row(set.rows[group.position + g]);
+  if (set.is_bf16) return PackDotBf16Rows(rows, group.size, plan.d_in, reinterpret_cast<uint32_t*>(group.x));
   const size_t n_columns = plan.d_in / 4 * 4;
   const size_t n_rows = group.size / 4 * 4;
   for (size_t k = 0; k < n_columns; k += 4) {

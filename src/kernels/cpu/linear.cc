@@ -1,6 +1,6 @@
 // Stages of a Linear call: plan the rows (linear_plan.h); make what tiles share (activations-inl.h); then every thread
-// takes its tiles of outputs: decode sets (GEMV and small batches from P32, sign tables), prefill sets (f32 panels),
-// epilogue.
+// takes its tiles of outputs: decode sets (GEMV and small batches from P32, sign tables), prefill sets (panels in f32
+// or bf16), epilogue.
 #include "kernels/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -9,8 +9,10 @@
 // After foreach_target.h:
 #include <algorithm>
 
+#include "base/check.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/activations-inl.h"
+#include "kernels/cpu/bf16_panel-inl.h"
 #include "kernels/cpu/block_product-inl.h"
 #include "kernels/cpu/core.h"
 #include "kernels/cpu/decode-inl.h"
@@ -20,6 +22,7 @@
 #include "kernels/cpu/sign_lookup-inl.h"
 #include "kernels/cpu/sign_permute-inl.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/prefill_dtype.h"
 #include "kernels/scratch_slots.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -59,15 +62,16 @@ void DecodeSets(KernelContext& context, const LinearPlan& plan) {
   });
 }
 
-// What a thread unpacks into, [kPanelColumns][32] each.
+// What a thread unpacks into, [kPanelColumns][32] f32 each.
 struct PanelMemory {
   float* panel = nullptr;
   uint8_t* staged = nullptr;
 };
 
+template <class Panels>
 PanelArgs PanelAt(const LinearPlan& plan, const LinearSet& set, size_t tile, size_t k, const PanelMemory& memory) {
   const PackedWeight& weight = *set.weight;
-  const size_t n = std::min(kPanelColumns, plan.padded_cols() - k);
+  const size_t n = std::min(Panels::kColumns, plan.padded_cols() - k);
   return {.weight = tile < weight.n_tiles() ? &weight : nullptr,
           .dtype = weight.dtype,
           .tile = tile,
@@ -79,25 +83,22 @@ PanelArgs PanelAt(const LinearPlan& plan, const LinearSet& set, size_t tile, siz
 }
 
 // Tiles [begin, end), at most kPrefillTiles, of one set. sums [tiles][rows of the set][32].
+template <class Panels>
 void PrefillTiles(const LinearPlan& plan, const LinearSet& set, size_t begin, size_t end, const PanelMemory& memory,
                   float* sums) {
   const size_t tile_sums = set.rows.size() * kTileRows;
   std::fill_n(sums, (end - begin) * tile_sums, 0.0F);
-  for (size_t k = 0; k < plan.padded_cols(); k += kPanelColumns) {
+  for (size_t k = 0; k < plan.padded_cols(); k += Panels::kColumns) {
     for (size_t tile = begin; tile < end; ++tile) {
-      const PanelArgs args = PanelAt(plan, set, tile, k, memory);
-      UnpackPanel(args, set.signs);
+      const PanelArgs args = PanelAt<Panels>(plan, set, tile, k, memory);
+      const uint8_t* weights = Panels::Make(args, set.signs);
       // The panel after this one: the next tile's, or the first tile's next columns.
-      const size_t next_k = tile + 1 < end ? k : std::min(k + kPanelColumns, plan.padded_cols() - 2);
-      const PanelArgs next = PanelAt(plan, set, tile + 1 < end ? tile + 1 : begin, next_k, memory);
+      const size_t next_k = tile + 1 < end ? k : std::min(k + Panels::kColumns, plan.padded_cols() - 2);
+      const PanelArgs next = PanelAt<Panels>(plan, set, tile + 1 < end ? tile + 1 : begin, next_k, memory);
       for (size_t i = 0; i < set.groups.size(); ++i) {
         const RowGroup& group = set.groups[i];
         PrefetchPanel(next, set.signs, i, set.groups.size());
-        kPanelProducts[group.size - 1]({.weights = reinterpret_cast<const uint8_t*>(memory.panel),
-                                        .n_pairs = args.n / 2,
-                                        .x = group.x + k * group.size,
-                                        .sums = sums + (tile - begin) * tile_sums + group.position * kTileRows,
-                                        .stride = kTileRows});
+        Panels::Multiply(weights, group, k, args.n, sums + (tile - begin) * tile_sums + group.position * kTileRows);
       }
     }
   }
@@ -122,7 +123,10 @@ void PrefillSets(KernelContext& context, const LinearPlan& plan) {
     for (const LinearSet& set : plan.prefill) {
       const size_t set_end = std::min(end, (set.d_out + kTileRows - 1) / kTileRows);
       for (size_t tile = begin; tile < set_end; tile += kPrefillTiles) {
-        PrefillTiles(plan, set, tile, std::min(tile + kPrefillTiles, set_end), panels, floats + 2 * panel_floats);
+        const size_t tiles_end = std::min(tile + kPrefillTiles, set_end);
+        float* sums = floats + 2 * panel_floats;
+        set.is_bf16 ? PrefillTiles<Bf16Panels>(plan, set, tile, tiles_end, panels, sums)
+                    : PrefillTiles<F32Panels>(plan, set, tile, tiles_end, panels, sums);
       }
     }
   });
@@ -149,7 +153,8 @@ void LinearWith(KernelContext& context, const LinearCall& call) {
                                .max_prefill_group = kPanelGroup,
                                .octet_bytes = Signs::kOctetBytes,
                                .block_bytes = Signs::kBlockBytes,
-                               .paths = PathsFor(context.options)};
+                               .paths = PathsFor(context.options),
+                               .kernels = context.options};
   const LinearPlan plan = MakePlan(context, options, call);
   PackRows(context, plan);
   BuildSignTables<Signs>(context, plan);
@@ -181,6 +186,7 @@ HWY_EXPORT(LinearImpl);
 
 void Linear(KernelContext& context, const LinearWeight& base, std::span<const LinearSegment> segments,
             MatView<const float> x, MatView<float> y) {
+  DF_CHECK(CheckPrefillDtype(context.options.prefill_dtype).ok());
   const LinearCall call = {.base = &base, .segments = segments, .x = x, .y = y};
   HWY_DYNAMIC_DISPATCH(LinearImpl)(context, call);
 }

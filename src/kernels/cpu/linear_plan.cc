@@ -134,7 +134,8 @@ class Builder {
     const size_t n_sets = GroupCount(n, kMaxPrefillRows);
     size_t set = 0;
     size_t position = 0;
-    Open(plan_.base->weight, nullptr);
+    const bool is_bf16 = options_.kernels.prefill_dtype == PrefillDtype::kBf16;  // decode rows are not among them
+    Open(plan_.base->weight, nullptr, is_bf16);
     for (const LinearSegment& segment : segments_) {
       if (!plain(segment)) continue;
       for (size_t row = segment.begin; row < segment.end;) {
@@ -145,7 +146,7 @@ class Builder {
         position += count;
         if (count < room) continue;
         Close();
-        Open(plan_.base->weight, nullptr);
+        Open(plan_.base->weight, nullptr, is_bf16);
         ++set;
       }
     }
@@ -156,15 +157,17 @@ class Builder {
     const size_t n = RowsOf(segment);
     const size_t n_sets = GroupCount(n, kMaxPrefillRows);
     for (size_t i = 0; i < n_sets; ++i) {
-      Open(HasRaw(segment) ? *segment.delta->raw : plan_.base->weight, HasPlanes(segment) ? segment.delta : nullptr);
+      Open(HasRaw(segment) ? *segment.delta->raw : plan_.base->weight, HasPlanes(segment) ? segment.delta : nullptr,
+           RoundsToBf16(options_.kernels, segment));
       const size_t begin = GroupBegin(n, n_sets, i);
       AddRun(segment, segment.begin + begin, GroupBegin(n, n_sets, i + 1) - begin);
       Close();
     }
   }
 
-  void Open(const PackedWeight& weight, const PackedDelta* signs) {
+  void Open(const PackedWeight& weight, const PackedDelta* signs, bool is_bf16 = false) {
     open_ = {};
+    open_.is_bf16 = is_bf16;
     open_.weight = &weight;
     open_.signs = signs;
     first_run_ = runs_.size;

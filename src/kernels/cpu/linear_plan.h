@@ -28,7 +28,8 @@ struct PlanOptions {
   size_t max_prefill_group = 1;  // and on panels
   size_t octet_bytes = 64;       // sign tables: of 8 columns, and of a block beside those (sign_tables-inl.h)
   size_t block_bytes = 64;
-  LinearPaths paths;
+  LinearPaths paths = {};
+  KernelOptions kernels = {};
 };
 
 // What Linear was called with.
@@ -53,7 +54,7 @@ struct LinearRun {
 struct RowGroup {
   size_t position = 0;  // of its first row within the set
   size_t size = 0;
-  float* x = nullptr;  // [padded_cols][size]
+  float* x = nullptr;  // [padded_cols][size]; of a bf16 set [padded_cols / 2][size] pairs
 };
 
 // One plane's signs for one decode row.
@@ -72,6 +73,7 @@ struct LinearSet {
   std::span<const size_t> rows;     // row of x at each position
   std::span<const SignItem> items;  // decode: rows that share a plane lie together
   size_t d_out = 0;                 // largest of its runs
+  bool is_bf16 = false;             // prefill: multiplied in pairs of bf16
 };
 
 // One row's sign tables to build.

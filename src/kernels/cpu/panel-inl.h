@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/block_product-inl.h"
+#include "kernels/cpu/linear_plan.h"
 #include "kernels/cpu/packed.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -164,6 +165,23 @@ inline void UnpackPanel(const PanelArgs& args, const PackedDelta* signs) {
     default: return UnpackTile<F32Tile>(args, signs);
   }
 }
+
+// Prefill in f32. bf16_panel-inl.h has the other kind.
+struct F32Panels {
+  static constexpr size_t kColumns = kPanelColumns;
+
+  // The operand of Multiply.
+  static const uint8_t* Make(const PanelArgs& args, const PackedDelta* signs) {
+    UnpackPanel(args, signs);
+    return reinterpret_cast<const uint8_t*>(args.panel);
+  }
+
+  // sums [group size][32] += n columns from column k on.
+  static void Multiply(const uint8_t* weights, const RowGroup& group, size_t k, size_t n, float* sums) {
+    kPanelProducts[group.size - 1](
+        {.weights = weights, .n_pairs = n / 2, .x = group.x + k * group.size, .sums = sums, .stride = kTileRows});
+  }
+};
 
 // Part `part` of `n_parts` of what UnpackPanel will read, on its way into the second-level cache while rows are
 // multiplied by the panel before: unpacking alone would wait for memory.
