@@ -3,14 +3,15 @@
 #include <iostream>
 
 #include "cli/command.h"
-#include "cli/table.h"
 
 namespace df::cli {
 
-int ExitOfRun(std::string_view command, bool is_void, double drift) {
+int ExitOfRun(std::string_view command, bool is_void) {
   if (!is_void) return 0;
-  std::cerr << "deltafold " << command << ": the run is void: the machine's limits drifted by " << FormatPercent(drift)
-            << "; run it again with nothing else running\n";
+  std::cerr
+      << "deltafold " << command
+      << ": the run is void: the machine's multiply-add peak moved by more than a tenth; run it again with nothing "
+         "else running\n";
   return 1;
 }
 

@@ -8,9 +8,9 @@
 
 namespace df::cli {
 
-// How a run that measured the machine's limits at its start and end exits: 0, or 1 and a line on stderr where they
-// drifted so far that its figures are void.
-int ExitOfRun(std::string_view command, bool is_void, double drift);
+// How a run that measured the machine's limits at its start and end exits: 0, or 1 and a line on stderr where the
+// cores' own speed drifted so far that its figures are void.
+int ExitOfRun(std::string_view command, bool is_void);
 
 void AddBenchKernels(const Command& bench);
 void AddBenchModel(const Command& bench);

@@ -167,6 +167,7 @@ class AttentionRows {
     const size_t bytes =
         std::min(world_.most_read_bytes(), static_cast<size_t>(cost.bytes) / (size_t{4} << 10) * (size_t{4} << 10));
     const Operation read = rows_.Add([this, bytes] { world_.Read(bytes); });
+    rows_.SetReading(read, static_cast<double>(bytes));
     rows_.AddRow({.name = name, .subject = subject, .cost = cost, .others = {read}, .sample = [=](const Times& times) {
                     return times(read) * cost.bytes / static_cast<double>(bytes) / times(subject);
                   }});

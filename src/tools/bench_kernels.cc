@@ -78,9 +78,10 @@ class Run {
     if (Wants(selection_, "non_matrix_share")) DF_RETURN_IF_ERROR(MeasureSteps());
     MeasureLimits(report_.after);
     for (size_t i = 0; i < contexts_.size(); ++i) {
-      report_.drift = std::max(report_.drift, Drift(report_.before[i], report_.after[i]));
+      const Machine &before = report_.before[i], &after = report_.after[i];
+      report_.drift = std::max(report_.drift, Drift(before, after));
+      report_.is_void |= PeakDrift(before, after) > options_.targets.max_drift;
     }
-    report_.is_void = report_.drift > options_.targets.max_drift;
     SortAsInTable();
     return std::move(report_);
   }
@@ -231,9 +232,9 @@ JudgedRow Judge(RowResult row, const TargetTable& targets, const std::string& ve
 }
 
 std::optional<double> BoundShare(const RowResult& row, const Machine& machine) {
-  if (row.from_cache || row.bytes_per_second + row.flops_per_second <= 0) return std::nullopt;
+  if (row.from_cache || (!row.read_share && row.flops_per_second <= 0)) return std::nullopt;
   const double peak = row.by_bf16_dots ? machine.dot_bf16_flops_per_second : machine.flops_per_second;
-  return std::max(row.bytes_per_second / machine.read_bytes_per_second, row.flops_per_second / peak);
+  return std::max(row.read_share.value_or(0), row.flops_per_second / peak);
 }
 
 Result<RowSelection> SelectRows(const RowSelection& patterns, const TargetTable& table) {

@@ -33,7 +33,7 @@ struct JudgedRow {
   Interval bounds;                    // 95 % each side
   std::optional<double> target;       // for the current vector target
   bool higher_is_better = false;      // with a target
-  std::optional<double> bound_share;  // BoundShare against the limits before the run
+  std::optional<double> bound_share;  // BoundShare
   Verdict verdict = Verdict::kMissing;
 };
 
@@ -41,15 +41,15 @@ struct KernelBenchReport {
   std::string cpu = {}, vector_target = {};
   std::vector<Machine> before = {}, after = {};  // [threads]
   std::vector<JudgedRow> rows = {};
-  double drift = 0;      // the largest between before and after
-  bool is_void = false;  // the limits drifted further than allowed: no figure of this run counts
+  double drift = 0;      // the largest of the limits between before and after
+  bool is_void = false;  // a multiply-add peak drifted further than allowed: no figure of this run counts
 };
 
 // Value, bounds and verdict of a row's samples. Pure.
 JudgedRow Judge(RowResult row, const TargetTable& targets, const std::string& vector_target);
 
-// The larger share of `machine`'s read bandwidth and multiply-add peak that the row's median reached; nothing for rows
-// that have no cost or whose bytes come from a cache. Pure.
+// The larger share of reading and of the multiply-add peak that the row reached: reading as it was in the same rounds,
+// the peak as `machine` has it; nothing for rows that have no cost or whose bytes come from a cache. Pure.
 std::optional<double> BoundShare(const RowResult& row, const Machine& machine);
 
 // Names of the table that patterns mean; all where there are none. kInvalidArgument for a pattern that means none.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <utility>
 
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -14,6 +15,7 @@
 #include "kernels/target.h"
 #include "model/kv_pool.h"
 #include "tools/engine_runs.h"
+#include "tools/read_gauge.h"
 #include "tools/statistics.h"
 #include "tools/synthetic_weights.h"
 
@@ -22,7 +24,7 @@ namespace {
 
 constexpr size_t kMaxBatch = 64;
 constexpr size_t kMaxPairs = 12;
-constexpr size_t kTokensAfterPrompt = 5;             // the first one and four steps with the prompt behind them
+constexpr size_t kTokensAfterPrompt = 9;             // the first one and eight steps with the prompt behind them
 constexpr uint64_t kSlackBytes = uint64_t{1} << 30;  // activations, the measurement of limits, the program
 
 double Milliseconds(double seconds) { return seconds * 1e3; }
@@ -60,7 +62,7 @@ Status Check(const ModelBenchOptions& options, const ModelConfig& config) {
 class ModelRun {
  public:
   ModelRun(std::shared_ptr<const BaseWeights> base, const ModelBenchOptions& options, ModelBenchReport& report)
-      : options_(options), report_(report), base_(std::move(base)) {}
+      : options_(options), report_(report), base_(std::move(base)), gauge_(report.n_threads) {}
 
   Status All() {
     DF_RETURN_IF_ERROR(MakeVariants());
@@ -118,37 +120,47 @@ class ModelRun {
     const bool distinct = n <= variants_.size();
     const VariantList base(n, nullptr), one(n, variants_.front());
     const VariantList each(variants_.begin(), variants_.begin() + static_cast<ptrdiff_t>(distinct ? n : 0));
-    std::vector<double> base_s, one_s, each_s, one_ratio, each_ratio;
-    double base_bytes = 0;
+    // A step of n variants reads all that they hold once, beside the base.
+    double variant_bytes = 0, base_bytes = 0;
+    for (const auto& variant : each) variant_bytes += static_cast<double>(variant->bytes);
+    std::vector<double> base_s, one_s, each_s, one_ratio, each_ratio, bound_ratio, base_share, each_share, read_rate;
     for (size_t round = 0; round < options_.decode_rounds; ++round) {
+      double read_s = gauge_.SecondsPerByte();
+      // Reading before and after a run, whose sequences are timed; the next run begins where it ended.
+      const auto read_around = [&] { return (std::exchange(read_s, gauge_.SecondsPerByte()) + read_s) / 2; };
       DF_ASSIGN_OR_RETURN(const DecodeTimes of_base, RunTogether(*engine_, base, options_.decode_tokens));
+      const double base_step_s = Median(of_base.step_s), read_at_base_s = read_around();
+      base_bytes = of_base.bytes_per_step;
+      base_share.push_back(base_bytes * read_at_base_s / base_step_s);
+      read_rate.push_back(1 / read_at_base_s);
       DF_ASSIGN_OR_RETURN(const DecodeTimes of_one, RunTogether(*engine_, one, options_.decode_tokens));
+      one_ratio.push_back(Median(of_one.step_s) / base_step_s);
       Append(base_s, of_base.step_s);
       Append(one_s, of_one.step_s);
-      base_bytes = of_base.bytes_per_step;
-      one_ratio.push_back(Median(of_one.step_s) / Median(of_base.step_s));
       if (!distinct) continue;
+      read_s = gauge_.SecondsPerByte();
       DF_ASSIGN_OR_RETURN(const DecodeTimes of_each, RunTogether(*engine_, each, options_.decode_tokens));
+      const double each_step_s = Median(of_each.step_s);
+      const double each_read_s = (base_bytes + variant_bytes) * read_around();
+      each_ratio.push_back(each_step_s / base_step_s);
+      bound_ratio.push_back(each_step_s / std::max(base_step_s, each_read_s));
+      each_share.push_back(each_read_s / each_step_s);
       Append(each_s, of_each.step_s);
-      each_ratio.push_back(Median(of_each.step_s) / Median(of_base.step_s));
     }
-    // A step of n variants reads all that they hold once, beside the base.
-    double each_bytes = base_bytes;
-    for (const auto& variant : each) each_bytes += static_cast<double>(variant->bytes);
-    const double read = report_.before.read_bytes_per_second;
     BatchLine line = {.n_rows = n,
                       .base_step_ms = Milliseconds(Median(base_s)),
                       .one_step_ms = Milliseconds(Median(one_s)),
-                      .one_ratio = Median(one_ratio),
-                      .base_bandwidth_share = base_bytes / read / Median(base_s)};
+                      .read_bytes_per_second = Median(read_rate),
+                      .one_ratio = PairedRatio(one_ratio),
+                      .base_bandwidth_share = PairedRatio(base_share)};
     if (distinct) {
       line.distinct_step_ms = Milliseconds(Median(each_s));
-      line.distinct_ratio = Median(each_ratio);
-      line.distinct_bound_ratio = Median(each_s) / std::max(Median(base_s), each_bytes / read);
-      line.distinct_bandwidth_share = each_bytes / read / Median(each_s);
+      line.distinct_ratio = PairedRatio(each_ratio);
+      line.distinct_bound_ratio = PairedRatio(bound_ratio);
+      line.distinct_bandwidth_share = PairedRatio(each_share);
     }
-    if (n == 1) one_row_bytes_ = {base_bytes, each_bytes};
-    report_.batches.push_back(line);
+    if (n == 1) one_row_bytes_ = {base_bytes, base_bytes + variant_bytes};
+    report_.batches.push_back(std::move(line));
     return Status::Ok();
   }
 
@@ -179,7 +191,8 @@ class ModelRun {
 
   Status MeasurePrompt(size_t n) {
     Say("prompt of " + std::to_string(n) + " tokens");
-    std::vector<double> ttft[2], gaps[2], ttft_ratio, gap_ratio;
+    std::vector<double> ttft[2], gaps[2], share[2], ttft_ratio, gap_ratio, read_rate;
+    const size_t min_pairs = n == kPromisePromptTokens ? options_.promise_pairs : 1;
     const SteadyClock clock;
     const int64_t start_us = clock.NowUs();
     double pair_s = 0;
@@ -191,32 +204,38 @@ class ModelRun {
         ttft[side].push_back(times.ttft_s);
         Append(gaps[side], times.token_gap_s);
         gap_median[side] = Median(times.token_gap_s);
+        // What one row reads, and the keys and values of the prompt, beside reading just behind these steps.
+        const double bytes = one_row_bytes_[side] + static_cast<double>(n) * kv_token_bytes_;
+        const double read_s = gauge_.SecondsPerByte();
+        share[side].push_back(bytes * read_s / gap_median[side]);
+        read_rate.push_back(1 / read_s);
       }
       ttft_ratio.push_back(ttft[1].back() / ttft[0].back());
       gap_ratio.push_back(gap_median[1] / gap_median[0]);
       pair_s = static_cast<double>(clock.NowUs() - start_us) * 1e-6 / static_cast<double>(ttft_ratio.size());
-    } while (ttft_ratio.size() < kMaxPairs &&
-             pair_s * static_cast<double>(ttft_ratio.size() + 1) <= options_.prompt_budget_s);
+    } while (ttft_ratio.size() < min_pairs ||
+             (ttft_ratio.size() < kMaxPairs &&
+              pair_s * static_cast<double>(ttft_ratio.size() + 1) <= options_.prompt_budget_s));
     PromptLine line = {.n_tokens = n, .n_pairs = ttft_ratio.size()};
     line.base_ttft_ms = Milliseconds(Median(ttft[0]));
     line.variant_ttft_ms = Milliseconds(Median(ttft[1]));
-    line.ttft_ratio = Median(ttft_ratio);
+    line.read_bytes_per_second = Median(read_rate);
     line.base_token_ms = Milliseconds(Median(gaps[0]));
     line.variant_token_ms = Milliseconds(Median(gaps[1]));
-    line.token_ratio = Median(gap_ratio);
-    if (one_row_bytes_[0] > 0) {  // what one row reads, and the keys and values of the prompt
-      const double read = report_.before.read_bytes_per_second;
-      const double context_bytes = static_cast<double>(n) * kv_token_bytes_;
-      line.base_bandwidth_share = (one_row_bytes_[0] + context_bytes) / read / Median(gaps[0]);
-      line.variant_bandwidth_share = (one_row_bytes_[1] + context_bytes) / read / Median(gaps[1]);
+    line.ttft_ratio = PairedRatio(ttft_ratio);
+    line.token_ratio = PairedRatio(gap_ratio);
+    if (one_row_bytes_[0] > 0) {
+      line.base_bandwidth_share = PairedRatio(share[0]);
+      line.variant_bandwidth_share = PairedRatio(share[1]);
     }
-    report_.prompts.push_back(line);
+    report_.prompts.push_back(std::move(line));
     return Status::Ok();
   }
 
   const ModelBenchOptions& options_;
   ModelBenchReport& report_;
   std::shared_ptr<const BaseWeights> base_;
+  ReadGauge gauge_;
   VariantList variants_;
   std::unique_ptr<Engine> engine_;
   double kv_token_bytes_ = 0;
@@ -231,9 +250,9 @@ ModelBenchOptions QuickModelBench(ModelBenchOptions options) {
   if (options.batches == usual.batches) options.batches = {1, 2, 4, 8};
   options.table_prompt_tokens = 16;
   options.table_rounds = 2;
-  options.decode_rounds = 1;
-  options.decode_tokens = 6;
+  options.decode_rounds = 2;
   options.prompt_budget_s = 2;
+  options.promise_pairs = 1;
   return options;
 }
 
@@ -262,7 +281,7 @@ Result<ModelBenchReport> RunModelBench(const std::string& shape, std::shared_ptr
   DF_RETURN_IF_ERROR(ModelRun(std::move(base), options, report).All());
   measure(report.after);
   report.drift = Drift(report.before, report.after);
-  report.is_void = report.drift > options.max_drift;
+  report.is_void = PeakDrift(report.before, report.after) > options.max_drift;
   return report;
 }
 

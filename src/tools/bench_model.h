@@ -11,9 +11,12 @@
 #include "base/json_fwd.h"
 #include "model/weights.h"
 #include "tools/machine.h"
+#include "tools/statistics.h"
 #include "tools/svg_plot.h"
 
 namespace df::tools {
+
+inline constexpr size_t kPromisePromptTokens = 512;
 
 struct ModelBenchOptions {
   size_t n_threads = 0;                                // 0 = UsableCpus()
@@ -23,15 +26,24 @@ struct ModelBenchOptions {
   std::vector<size_t> batches = {1, 2, 4, 8, 14, 16};
   size_t table_prompt_tokens = 64;  // of the requests behind the table of variants
   size_t table_rounds = 8;
-  size_t decode_rounds = 4;
-  size_t decode_tokens = 8;     // of a sequence a round
-  double prompt_budget_s = 20;  // for each prompt length: as many pairs as fit, at least one, at most 12
-  double max_drift = 0.1;       // of the machine's limits between start and end, as in bench kernels
+  size_t decode_rounds = 10;
+  size_t decode_tokens = 5;     // of a sequence a round
+  double prompt_budget_s = 18;  // for each prompt length: as many pairs as fit, at least one, at most 12
+  size_t promise_pairs = 5;     // of the prompt length that promises are about, even where they do not fit
+  double max_drift = 0.1;       // of the multiply-add peak between start and end, as in bench kernels
   std::function<void(const std::string& what)> on_progress = {};  // may be empty
 };
 
 // Fewer and smaller measurements, for an impression; lengths and batches that differ from the usual ones stay.
 ModelBenchOptions QuickModelBench(ModelBenchOptions options);
+
+// A ratio of times, or of reading as many bytes to a time: a sample a round, both of its times measured in that round.
+struct PairedRatio {
+  explicit PairedRatio(std::vector<double> of_rounds = {1.0});  // at least one
+  std::vector<double> samples;
+  double value = 0;  // their median
+  Interval bounds;   // 95 % each side
+};
 
 // One line of the table of variants: requests of `table_prompt_tokens`, base and variants in turn.
 struct VariantLine {
@@ -44,38 +56,43 @@ struct VariantLine {
 // One request alone, base against a variant.
 struct PromptLine {
   size_t n_tokens = 0, n_pairs = 0;
-  double base_ttft_ms = 0, variant_ttft_ms = 0, ttft_ratio = 0;
-  double base_token_ms = 0, variant_token_ms = 0, token_ratio = 0;  // after the first one, with the prompt behind it
+  double base_ttft_ms = 0, variant_ttft_ms = 0;
+  double read_bytes_per_second = 0;                // median of what was read behind the requests
+  double base_token_ms = 0, variant_token_ms = 0;  // after the first one, with the prompt behind it
+  PairedRatio ttft_ratio = PairedRatio(), token_ratio = PairedRatio();
   // Of those steps; absent where no batch of one row told what a step reads.
-  std::optional<double> base_bandwidth_share = {}, variant_bandwidth_share = {};
+  std::optional<PairedRatio> base_bandwidth_share = {}, variant_bandwidth_share = {};
 };
 
 // A batch of decoding sequences: all of the base, all of one variant, or each of its own variant.
 struct BatchLine {
   size_t n_rows = 0;
   double base_step_ms = 0, one_step_ms = 0;
-  std::optional<double> distinct_step_ms = {};      // as far as there are variants
-  double one_ratio = 0;                             // medians of the ratios in the same round
-  std::optional<double> distinct_ratio = {};        // to the base
-  std::optional<double> distinct_bound_ratio = {};  // to max(base, bytes of base and signs at read bandwidth)
-  double base_bandwidth_share = 0;
-  std::optional<double> distinct_bandwidth_share = {};
+  std::optional<double> distinct_step_ms = {};  // as far as there are variants
+  double read_bytes_per_second = 0;             // median of what the rounds read
+  PairedRatio one_ratio = PairedRatio();
+  std::optional<PairedRatio> distinct_ratio = {};        // to the base
+  std::optional<PairedRatio> distinct_bound_ratio = {};  // to max(base, bytes of base and signs at read bandwidth)
+  PairedRatio base_bandwidth_share = PairedRatio();
+  std::optional<PairedRatio> distinct_bandwidth_share = {};
 };
 
 // What issue and README promise for a model of 0.6B shape.
 struct ModelPromise {
   std::string name;
-  double value = 0, target = 0;
+  PairedRatio ratio = PairedRatio();
+  double target = 0;
   bool higher_is_better = false;
-  bool holds() const { return higher_is_better ? value >= target : value <= target; }
+  // By the bound of the median on the bad side.
+  bool holds() const { return higher_is_better ? ratio.bounds.low >= target : ratio.bounds.high <= target; }
 };
 
 struct ModelBenchReport {
   std::string shape = {}, vector_target = {}, kv_dtype = {}, prefill_dtype = {};
   size_t n_threads = 0, n_variants = 0;
   Machine before = {}, after = {};
-  double drift = 0;      // between before and after
-  bool is_void = false;  // the limits drifted further than allowed: no figure of this run counts
+  double drift = 0;      // of the limits between before and after
+  bool is_void = false;  // the multiply-add peak drifted further than allowed: no figure of this run counts
   uint64_t base_bytes = 0, variant_bytes = 0, copies_bytes = 0, kv_bytes = 0, rss_bytes = 0;  // variant: all together
   uint64_t rss_file_bytes = 0;  // those of rss_bytes that are pages of files: with mapped weights most
   std::vector<VariantLine> variants = {};

@@ -169,9 +169,10 @@ TEST(ModelBench, ReportsEveryTableOfASmallModel) {
                                      .batches = {1, 2, 3},
                                      .table_prompt_tokens = 4,
                                      .table_rounds = 1,
-                                     .decode_rounds = 1,
+                                     .decode_rounds = 2,
                                      .decode_tokens = 4,
                                      .prompt_budget_s = 0,
+                                     .promise_pairs = 1,
                                      .max_drift = 0,
                                      .on_progress = {}};
   const ModelBenchReport report = ValueOrDie(RunModelBench("small", base, options));
@@ -186,26 +187,44 @@ TEST(ModelBench, ReportsEveryTableOfASmallModel) {
   EXPECT_TRUE(json["batches"][1].contains("distinct_variants"));
   EXPECT_FALSE(json["batches"][2].contains("distinct_variants")) << "three rows, two variants";
   EXPECT_EQ(json["prompts"][0]["pairs"], 1);
+  EXPECT_EQ(json["batches"][0]["one_variant"]["ratio_samples"].size(), 2u) << "one a round";
   EXPECT_EQ(json["memory"]["base_bytes"], base->bytes);
   EXPECT_GT(json["memory"]["rss_bytes"].get<uint64_t>(), base->bytes);
   EXPECT_EQ(json["promises"].size(), 1u) << "one row; 8 rows and 512 tokens were not asked for";
   // A step of one base row reads the matrices once and little else.
-  const double bytes = report.batches[0].base_bandwidth_share * report.before.read_bytes_per_second *
-                       report.batches[0].base_step_ms * 1e-3;
-  const double embedding = static_cast<double>(base->embedding.weight.bytes());
-  EXPECT_GT(bytes, static_cast<double>(base->bytes) * 0.99);  // the tied embedding is the head
-  EXPECT_LT(bytes, static_cast<double>(base->bytes) + embedding);
+  const BatchLine& line = report.batches[0];
+  EXPECT_GT(line.read_bytes_per_second, 0);
+  // Of two rounds: share and time of a step vary between them, by less than 10 times.
+  const double bytes = line.base_bandwidth_share.value * line.read_bytes_per_second * line.base_step_ms * 1e-3;
+  EXPECT_GT(bytes, static_cast<double>(base->bytes) / 10);
+  EXPECT_LT(bytes, static_cast<double>(base->bytes) * 10);
   EXPECT_EQ(Plots(report)[0].series[0].points.size(), 2u);
 }
 
 TEST(ModelBench, PromisesNothingThatWasNotMeasured) {
   EXPECT_EQ(ToJson(ModelBenchReport{})["void"], false);
-  ModelBenchReport report = {.prompts = {{.n_tokens = 512, .n_pairs = 1, .ttft_ratio = 1.01}}};
+  ModelBenchReport report = {.prompts = {{.n_tokens = 512, .n_pairs = 1, .ttft_ratio = PairedRatio({1.01})}}};
   EXPECT_EQ(Promises(report).size(), 1u) << "the first token; without a batch of one row no share of read bandwidth";
   EXPECT_TRUE(ToJson(report)["prompts"][0]["base_bandwidth_share"].is_null());
-  report.prompts[0].base_bandwidth_share = 0.9;
+  report.prompts[0].base_bandwidth_share = PairedRatio({0.9});
   ASSERT_EQ(Promises(report).size(), 2u);
   EXPECT_TRUE(Promises(report)[1].holds());
+}
+
+TEST(ModelBench, APromiseHoldsByTheBoundOfItsMedian) {
+  // Medians of resamples of three lie anywhere between the smallest and the largest in more than 5 % of cases.
+  ModelBenchReport report = {
+      .prompts = {{.n_tokens = 512, .n_pairs = 3, .ttft_ratio = PairedRatio({1.0, 1.01, 1.09})}}};
+  ASSERT_EQ(Promises(report).size(), 1u);
+  EXPECT_EQ(Promises(report)[0].ratio.value, 1.01);
+  EXPECT_FALSE(Promises(report)[0].holds());
+  const Json json = ToJson(report)["promises"][0];
+  EXPECT_EQ(json["value"], 1.01);
+  EXPECT_EQ(json["value_interval"][1], 1.09);
+  EXPECT_EQ(json["value_samples"].size(), 3u);
+  EXPECT_EQ(json["pass"], false);
+  report.prompts[0].ttft_ratio = PairedRatio({1.0, 1.01, 1.02});
+  EXPECT_TRUE(Promises(report)[0].holds());
 }
 
 TEST(ModelBench, RefusesWhatDoesNotFit) {

@@ -27,7 +27,8 @@ struct DecodeTimes {
   double bytes_per_step = 0;   // that a step had to move (kernels/cost.h), the first and last ones among them
 };
 
-// One sequence for each of `variants` (null = base) at once, prompts of one token, `n_tokens` >= 3 each.
+// One sequence for each of `variants` (null = base) at once, prompts of one token, `n_tokens` >= 3 each; again where
+// they never decoded together, hence at least one step. The only errors are the engine's and kInternal (never did).
 Result<DecodeTimes> RunTogether(Engine& engine, const VariantList& variants, size_t n_tokens);
 
 }  // namespace df::tools

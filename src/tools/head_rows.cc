@@ -90,6 +90,7 @@ class HeadRows {
   HeadRows(HeadWorld& world, RowSet& rows) : world_(world), rows_(rows) {
     head_ = rows.Add([&world] { world.Multiply(); });
     read_ = rows.Add([&world] { world.Read(); });
+    rows.SetReading(read_, static_cast<double>(world.read_bytes()));
   }
 
   void AddHead() { AddReadShare("head_bandwidth_share", head_, world_.CostOfMultiply()); }

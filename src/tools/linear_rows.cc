@@ -29,6 +29,7 @@ class LinearRows {
     bound_.read = rows.Add([&world] { world.ReadWeight(); });
     bound_.multiply_add = rows.Add([&world] { world.MultiplyAdd(); });
     bound_.read_bytes = world.weight_bytes();
+    rows.SetReading(bound_.read, bound_.read_bytes);
     bound_.flops = world.MultiplyAdd();
   }
 

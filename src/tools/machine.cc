@@ -58,10 +58,12 @@ Machine MeasureMachine(KernelContext& context) {
   return machine;
 }
 
+double PeakDrift(const Machine& before, const Machine& after) {
+  return std::abs(after.flops_per_second / before.flops_per_second - 1);
+}
+
 double Drift(const Machine& before, const Machine& after) {
-  const auto change = [](double a, double b) { return std::abs(b / a - 1); };
-  return std::max(change(before.read_bytes_per_second, after.read_bytes_per_second),
-                  change(before.flops_per_second, after.flops_per_second));
+  return std::max(std::abs(after.read_bytes_per_second / before.read_bytes_per_second - 1), PeakDrift(before, after));
 }
 
 Json ToJson(const Machine& machine) {

@@ -23,7 +23,9 @@ struct Machine {
 // Best of a few rounds of each in CPU time (cpu_timer.h); about a second and 1 GB for its duration.
 Machine MeasureMachine(KernelContext& context);
 
-// The largest relative change of read bandwidth or multiply-add peak.
+// Relative change of the multiply-add peak: of the cores' own speed.
+double PeakDrift(const Machine& before, const Machine& after);
+// The larger one of that and the change of read bandwidth, which neighbours on the same memory take and give back.
 double Drift(const Machine& before, const Machine& after);
 
 Json ToJson(const Machine& machine);

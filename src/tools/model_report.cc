@@ -5,38 +5,47 @@
 namespace df::tools {
 namespace {
 
-Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+// The median where one looks for it, and what it comes from beside it.
+void Put(Json& json, const std::string& name, const std::optional<PairedRatio>& ratio) {
+  json[name] = ratio ? Json(ratio->value) : Json();
+  if (!ratio) return;
+  json[name + "_interval"] = {ratio->bounds.low, ratio->bounds.high};
+  json[name + "_samples"] = ratio->samples;
+}
 
 double TokensPerSecond(size_t n_rows, double step_ms) { return static_cast<double>(n_rows) * 1e3 / step_ms; }
 
+Json StepJson(size_t n_rows, double step_ms) {
+  return {{"step_ms", step_ms}, {"tokens_per_second", TokensPerSecond(n_rows, step_ms)}};
+}
+
 Json ToJson(const BatchLine& line) {
-  Json json = {{"batch", line.n_rows}};
-  json["base"] = {{"step_ms", line.base_step_ms},
-                  {"tokens_per_second", TokensPerSecond(line.n_rows, line.base_step_ms)},
-                  {"bandwidth_share", line.base_bandwidth_share}};
-  json["one_variant"] = {{"step_ms", line.one_step_ms},
-                         {"tokens_per_second", TokensPerSecond(line.n_rows, line.one_step_ms)},
-                         {"ratio", line.one_ratio}};
+  Json json = {{"batch", line.n_rows}, {"read_bytes_per_second", line.read_bytes_per_second}};
+  json["base"] = StepJson(line.n_rows, line.base_step_ms);
+  Put(json["base"], "bandwidth_share", line.base_bandwidth_share);
+  json["one_variant"] = StepJson(line.n_rows, line.one_step_ms);
+  Put(json["one_variant"], "ratio", line.one_ratio);
   if (!line.distinct_step_ms) return json;
-  json["distinct_variants"] = {{"step_ms", *line.distinct_step_ms},
-                               {"tokens_per_second", TokensPerSecond(line.n_rows, *line.distinct_step_ms)},
-                               {"ratio", OrNull(line.distinct_ratio)},
-                               {"ratio_to_bound", OrNull(line.distinct_bound_ratio)},
-                               {"bandwidth_share", OrNull(line.distinct_bandwidth_share)}};
+  Json& distinct = json["distinct_variants"] = StepJson(line.n_rows, *line.distinct_step_ms);
+  Put(distinct, "ratio", line.distinct_ratio);
+  Put(distinct, "ratio_to_bound", line.distinct_bound_ratio);
+  Put(distinct, "bandwidth_share", line.distinct_bandwidth_share);
   return json;
 }
 
 Json ToJson(const PromptLine& line) {
-  return {{"prompt_tokens", line.n_tokens},
-          {"pairs", line.n_pairs},
-          {"base_ttft_ms", line.base_ttft_ms},
-          {"variant_ttft_ms", line.variant_ttft_ms},
-          {"ttft_ratio", line.ttft_ratio},
-          {"base_token_ms", line.base_token_ms},
-          {"variant_token_ms", line.variant_token_ms},
-          {"token_ratio", line.token_ratio},
-          {"base_bandwidth_share", OrNull(line.base_bandwidth_share)},
-          {"variant_bandwidth_share", OrNull(line.variant_bandwidth_share)}};
+  Json json = {{"prompt_tokens", line.n_tokens},
+               {"pairs", line.n_pairs},
+               {"base_ttft_ms", line.base_ttft_ms},
+               {"variant_ttft_ms", line.variant_ttft_ms},
+               {"base_token_ms", line.base_token_ms},
+               {"variant_token_ms", line.variant_token_ms},
+               {"read_bytes_per_second", line.read_bytes_per_second}};
+  Put(json, "ttft_ratio", line.ttft_ratio);
+  Put(json, "token_ratio", line.token_ratio);
+  Put(json, "base_bandwidth_share", line.base_bandwidth_share);
+  Put(json, "variant_bandwidth_share", line.variant_bandwidth_share);
+  return json;
 }
 
 const BatchLine* BatchOrNull(const ModelBenchReport& report, size_t n) {
@@ -55,20 +64,23 @@ const PromptLine* PromptOrNull(const ModelBenchReport& report, size_t n) {
 
 }  // namespace
 
+PairedRatio::PairedRatio(std::vector<double> of_rounds)
+    : samples(std::move(of_rounds)), value(Median(samples)), bounds(MedianBounds(samples)) {}
+
 std::vector<ModelPromise> Promises(const ModelBenchReport& report) {
   std::vector<ModelPromise> promises;
   if (const BatchLine* one = BatchOrNull(report, 1)) {
-    promises.push_back({.name = "decode, one variant / base", .value = one->one_ratio, .target = 1.12});
+    promises.push_back({.name = "decode, one variant / base", .ratio = one->one_ratio, .target = 1.12});
   }
   if (const BatchLine* eight = BatchOrNull(report, 8); eight != nullptr && eight->distinct_bound_ratio) {
     promises.push_back(
-        {.name = "decode, 8 variants in a batch / bound", .value = *eight->distinct_bound_ratio, .target = 1.3});
+        {.name = "decode, 8 variants in a batch / bound", .ratio = *eight->distinct_bound_ratio, .target = 1.3});
   }
-  if (const PromptLine* prompt = PromptOrNull(report, 512)) {
-    promises.push_back({.name = "first token after 512, variant / base", .value = prompt->ttft_ratio, .target = 1.04});
+  if (const PromptLine* prompt = PromptOrNull(report, kPromisePromptTokens)) {
+    promises.push_back({.name = "first token after 512, variant / base", .ratio = prompt->ttft_ratio, .target = 1.04});
     if (prompt->base_bandwidth_share) {
       promises.push_back({.name = "decode step at 512 tokens, share of read bandwidth",
-                          .value = *prompt->base_bandwidth_share,
+                          .ratio = *prompt->base_bandwidth_share,
                           .target = 0.82,
                           .higher_is_better = true});
     }
@@ -102,11 +114,12 @@ Json ToJson(const ModelBenchReport& report) {
   for (const BatchLine& line : report.batches) json["batches"].push_back(ToJson(line));
   json["promises"] = Json::array();
   for (const ModelPromise& promise : Promises(report)) {
-    json["promises"].push_back({{"name", promise.name},
-                                {"value", promise.value},
-                                {"target", promise.target},
-                                {"better", promise.higher_is_better ? "higher" : "lower"},
-                                {"pass", promise.holds()}});
+    Json line = {{"name", promise.name}};
+    Put(line, "value", promise.ratio);
+    line["target"] = promise.target;
+    line["better"] = promise.higher_is_better ? "higher" : "lower";
+    line["pass"] = promise.holds();
+    json["promises"].push_back(std::move(line));
   }
   return json;
 }
@@ -128,7 +141,7 @@ std::vector<Plot> Plots(const ModelBenchReport& report) {
     speed.series[1].points.push_back({n, TokensPerSecond(line.n_rows, line.one_step_ms)});
     if (!line.distinct_step_ms) continue;
     speed.series[2].points.push_back({n, TokensPerSecond(line.n_rows, *line.distinct_step_ms)});
-    ratio.series[0].points.push_back({n, *line.distinct_ratio});
+    ratio.series[0].points.push_back({n, line.distinct_ratio->value});
     ratio.series[1].points.push_back({n, 1 + n / 16});
   }
   return {std::move(ratio), std::move(speed)};

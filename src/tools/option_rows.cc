@@ -49,6 +49,7 @@ class OptionRows {
 
 std::vector<RowResult> MeasureOptionRows(LinearWorld& world, const RowSelection& selection, size_t n_rounds) {
   RowSet rows(world.shape().name, world.context().pool.n_threads());
+  rows.SetReading(rows.Add([&world] { world.ReadWeight(); }), world.weight_bytes());
   OptionRows options(world, rows);
   for (const size_t n : {size_t{1}, size_t{8}}) {
     const LinearWorldCall distinct = {.n_rows = n, .n_segments = n, .change = Change::kSigns};

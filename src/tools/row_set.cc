@@ -24,18 +24,23 @@ RowResult RowSet::ResultOf(const Row& row) const {
                       .shape = shape_,
                       .n_threads = n_threads_,
                       .samples = {},
+                      .read_share = {},
                       .from_cache = row.from_cache,
                       .by_bf16_dots = row.by_bf16_dots,
                       .missing = row.missing};
   if (!row.missing.empty()) return result;
-  std::vector<double> seconds;
+  std::vector<double> seconds, read_shares;
   for (size_t round = 0; round < rounds_.n_rounds(); ++round) {
     result.samples.push_back(row.sample([&](Operation operation) { return rounds_.Seconds(operation, round); }));
     seconds.push_back(rounds_.Seconds(row.subject, round));
+    if (!IsBoundByReading(row)) continue;
+    const double read_s = rounds_.Seconds(reading_->operation, round) / reading_->bytes * row.cost.bytes;
+    read_shares.push_back(read_s * static_cast<double>(row.n_calls) / seconds.back());
   }
   const double median = Median(seconds) / static_cast<double>(row.n_calls);
   result.bytes_per_second = row.cost.bytes / median;
   result.flops_per_second = row.cost.flops / median;
+  if (!read_shares.empty()) result.read_share = Median(read_shares);
   return result;
 }
 
@@ -46,6 +51,7 @@ std::vector<RowResult> RowSet::Measure(const RowSelection& selection, size_t n_r
     if (!Wants(selection, row.name) || !row.missing.empty()) continue;
     used[row.subject] = any = true;
     for (const Operation other : row.others) used[other] = true;
+    if (IsBoundByReading(row)) used[reading_->operation] = true;
   }
   std::vector<RowResult> results;
   if (any) rounds_.Run(n_rounds, used);

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ struct RowResult {
   std::vector<double> samples;
   // Of the operation that the row is about, by the median of its times; 0 where that says nothing.
   double bytes_per_second = 0, flops_per_second = 0;
-  bool from_cache = false;    // its bytes do not come from memory, whose speed is no bound then
+  std::optional<double> read_share = {};  // median of: reading its bytes in the same round / its time
+  bool from_cache = false;                // its bytes do not come from memory, whose speed is no bound then
   bool by_bf16_dots = false;  // its FLOPs are bf16 dot products: their peak is the bound, not that of multiply-add
   std::string missing;        // why there are no samples
 };
@@ -62,16 +64,25 @@ class RowSet {
   };
   void AddRow(Row row) { rows_.push_back(std::move(row)); }
 
+  // What reads `bytes` of memory in sequence: read_share of all rows whose bytes come from there.
+  void SetReading(Operation read, double bytes) { reading_ = {.operation = read, .bytes = bytes}; }
+
   // Runs what the selected rows need, `n_rounds` times, in turn.
   std::vector<RowResult> Measure(const RowSelection& selection, size_t n_rounds);
 
  private:
+  struct Reading {
+    Operation operation = 0;
+    double bytes = 0;
+  };
+  bool IsBoundByReading(const Row& row) const { return reading_ && !row.from_cache && row.cost.bytes > 0; }
   RowResult ResultOf(const Row& row) const;
 
   std::string shape_;
   size_t n_threads_;
   Rounds rounds_;
   std::vector<Row> rows_;
+  std::optional<Reading> reading_;
 };
 
 }  // namespace df::tools

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "engine/batch.h"
 #include "engine/scheduler.h"
+#include "kernels/limits.h"
 #include "kernels/sample.h"
 #include "model/decoder.h"
 
@@ -75,6 +76,11 @@ class Matrices {
     for (size_t i = 0; i < x_.cols(); ++i) x_.Row(0)[i] = static_cast<float>(2 * RandomUnit(3, i) - 1);
   }
 
+  Bytes HeadTiles() const {
+    const Bytes tiles = base_.HeadWeight().weight.tiles.span();
+    return tiles.first(tiles.size() / 256 * 256);
+  }
+
   void Run() {
     for (const LayerWeights& layer : base_.layers) {
       for (const kernels::LinearWeight& linear : layer.linear) Multiply(linear);
@@ -107,6 +113,11 @@ class Matrices {
   Mat<float> x_, y_;
 };
 
+void ReadAll(KernelContext& context, Bytes memory) {
+  const volatile uint64_t digest = kernels::ReadMemory(context, memory);
+  (void)digest;
+}
+
 }  // namespace
 
 std::vector<RowResult> MeasureStepRows(KernelContext& context, const std::shared_ptr<const BaseWeights>& base,
@@ -116,6 +127,8 @@ std::vector<RowResult> MeasureStepRows(KernelContext& context, const std::shared
   RowSet rows(shape, context.pool.n_threads());
   const RowSet::Operation whole = rows.Add([&] { step.Run(); });
   const RowSet::Operation products = rows.Add([&] { matrices.Run(); });
+  const Bytes read = matrices.HeadTiles();
+  rows.SetReading(rows.Add([&] { ReadAll(context, read); }), static_cast<double>(read.size()));
   rows.AddRow({.name = "non_matrix_share",
                .subject = whole,
                .cost = matrices.Cost(),

@@ -6,6 +6,8 @@
 #include "testing/refusal.h"
 #include "testing/status_matchers.h"
 #include "tools/bench_kernels.h"
+#include "tools/cpu_timer.h"
+#include "tools/row_set.h"
 
 namespace df::tools {
 namespace {
@@ -71,14 +73,21 @@ TEST(KernelBench, SelectsRowsByPattern) {
 }
 
 TEST(KernelBench, TheBoundIsTheSlowerOfTwoLimits) {
-  const Machine machine = {.n_threads = 1, .read_bytes_per_second = 20e9, .flops_per_second = 100e9};
-  RowResult row = {
-      .name = "a", .shape = "", .samples = {}, .bytes_per_second = 10e9, .flops_per_second = 80e9, .missing = {}};
+  const Machine machine = {.n_threads = 1, .read_bytes_per_second = 1, .flops_per_second = 100e9};
+  RowResult row = {.name = "a",
+                   .shape = "",
+                   .samples = {},
+                   .bytes_per_second = 10e9,
+                   .flops_per_second = 80e9,
+                   .read_share = 0.5,
+                   .missing = {}};
   EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.8);
   row.flops_per_second = 20e9;
   EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.5);
+  row.read_share.reset();
+  EXPECT_DOUBLE_EQ(*BoundShare(row, machine), 0.2) << "reading as it was before the run is no measure";
   row.by_bf16_dots = true;
-  EXPECT_DOUBLE_EQ(*BoundShare(row, {.read_bytes_per_second = 200e9, .dot_bf16_flops_per_second = 40e9}), 0.5);
+  EXPECT_DOUBLE_EQ(*BoundShare(row, {.dot_bf16_flops_per_second = 40e9}), 0.5);
   row.from_cache = true;
   EXPECT_FALSE(BoundShare(row, machine).has_value()) << "memory is no bound for it";
   EXPECT_FALSE(BoundShare({.name = "lut_error", .shape = "", .samples = {}, .missing = {}}, machine).has_value());
@@ -86,6 +95,45 @@ TEST(KernelBench, TheBoundIsTheSlowerOfTwoLimits) {
 
 RowResult RowOf(const std::string& name, std::vector<double> samples) {
   return {.name = name, .shape = "4096x4096", .n_threads = 1, .samples = std::move(samples), .missing = {}};
+}
+
+TEST(KernelBench, ADriftOfReadingIsReportedAndOneOfTheCoresVoids) {
+  const Machine before = {.n_threads = 1, .read_bytes_per_second = 30e9, .flops_per_second = 100e9};
+  Machine after = before;
+  after.read_bytes_per_second = 45e9;
+  EXPECT_DOUBLE_EQ(Drift(before, after), 0.5);
+  EXPECT_DOUBLE_EQ(PeakDrift(before, after), 0);
+  after.flops_per_second = 80e9;
+  EXPECT_NEAR(PeakDrift(before, after), 0.2, 1e-12);
+}
+
+// The clock of the calling thread until it has gone on for so long.
+void Spin(double seconds) {
+  const CpuTimer timer(1);
+  while (timer.Seconds() < seconds) {
+  }
+}
+
+TEST(KernelBench, ReadingIsThatOfTheSameRounds) {
+  // A machine whose memory becomes slower while it is measured, and a kernel that takes twice as long as reading.
+  double read_s = 1e-3;
+  RowSet rows("shape", 1);
+  const RowSet::Operation subject = rows.Add([&] { Spin(4 * read_s); });
+  const RowSet::Operation read = rows.Add([&] { Spin(read_s), read_s *= 1.5; });
+  rows.SetReading(read, 100);
+  const auto one = [](const RowSet::Times&) { return 1.0; };
+  rows.AddRow({.name = "a", .subject = subject, .cost = {.bytes = 200, .flops = 0}, .others = {}, .sample = one});
+  rows.AddRow({.name = "cached",
+               .subject = subject,
+               .cost = {.bytes = 200, .flops = 0},
+               .others = {},
+               .sample = one,
+               .from_cache = true});
+  const std::vector<RowResult> results = rows.Measure({}, 5);
+  ASSERT_EQ(results.size(), 2u);
+  // Reading 200 bytes takes 2 read_s of the round, the kernel 4; a timer call at each end is some microseconds of 1 ms.
+  EXPECT_NEAR(*results[0].read_share, 0.5, 0.02);
+  EXPECT_FALSE(results[1].read_share.has_value());
 }
 
 TEST(KernelBench, JudgesByTheTargetOfTheInstructionSet) {
