@@ -127,6 +127,14 @@ Status AdapterPool::Commit(PoolState next, const std::function<void(std::string_
   return Status::Ok();
 }
 
+void AdapterPool::Discard(const std::string& slot) {
+  const Result<std::string> text = ReadFileBounded(directory_ + kStateName, kMaxStateBytes);
+  const Result<PoolState> stored = text.ok() ? ParsePoolState(*text) : text.status();
+  if (stored.ok() && Has(*stored, slot)) return;  // renamed, and not known to be durable
+  std::error_code ignored;
+  fs::remove_all(DirectoryOf(slot), ignored);
+}
+
 Status AdapterPool::Remove(const std::string& id) {
   PoolState next = state_;
   if (!DropMember(id, next)) return NotFound("the id " + Quoted(id) + " is not in the pool");

@@ -25,15 +25,6 @@ namespace df {
 // error ends the addition.
 using PoolScore = std::function<Result<std::optional<double>>(const std::string& id, const std::string& directory)>;
 
-struct PoolAddOptions {
-  bool replace = false;  // an id that is there leaves its slot first
-  PoolScore score = {};
-  // How much a slot is used, in place of the uses that were counted: least first goes what is evicted.
-  std::function<double(const PoolSlot& slot)> use_of = {};
-  // Called before each step that changes a file, with its name: what a test kills.
-  std::function<void(std::string_view step)> on_step = {};
-};
-
 struct PoolAdded {
   std::string slot;                      // that answers for the id now
   bool merged = false;                   // with others, else it has a slot of its own
@@ -41,6 +32,18 @@ struct PoolAdded {
   double similarity = 0;                 // to what it was merged with, or the most similar where that was asked
   double discarded_share = 0;            // energy that was cut off, of what the slot should have become
   std::vector<std::string> evicted_ids;  // answered no more: their slot gave room (PoolRefusal::kEvict)
+};
+
+struct PoolAddOptions {
+  bool replace = false;  // an id that is there leaves its slot first
+  PoolScore score = {};
+  // How much a slot is used, in place of the uses that were counted: least first goes what is evicted.
+  std::function<double(const PoolSlot& slot)> use_of = {};
+  // The last word: called once the slot is in its `directory`, as it will be, and before pool.json speaks of it. An error
+  // is Add's, and what was made is removed.
+  std::function<Status(const PoolAdded& added, const std::string& directory, const PoolSlot& slot)> accept = {};
+  // Called before each step that changes a file, with its name: what a test kills.
+  std::function<void(std::string_view step)> on_step = {};
 };
 
 // Thread-compatible; one process at a time changes a pool.
@@ -68,8 +71,8 @@ class AdapterPool {
   // biases, saved modules, files of its text that others do not have, a delta-W of zero) keeps a slot of its own while
   // the budget has room for that. The only errors are CheckPoolId's, the adapter's readers', kFailedPrecondition (an id
   // that is there; another base; by kBounded a member that would lose too much, named with figures; neither a probe nor
-  // a largest error for a member), kResourceExhausted (no slot has room for it), `score`'s and kIo. After a refusal the
-  // pool answers as before.
+  // a largest error for a member), kResourceExhausted (no slot has room for it), `score`'s, `accept`'s and kIo. After an
+  // error the pool is as before, but for the count of refusals.
   Result<PoolAdded> Add(ThreadPool& pool, const std::string& id, const std::string& adapter_directory,
                         const PoolAddOptions& options = {});
   // The id is answered no more. Its slot goes with its last id; what went into it stays in it. kNotFound, kIo.
@@ -90,6 +93,8 @@ class AdapterPool {
   static Result<std::unique_ptr<AdapterPool>> Locked(const std::string& directory);
   // `next` becomes the state, on disk; directories of slots that it lacks go.
   Status Commit(PoolState next, const std::function<void(std::string_view)>& on_step = {});
+  // Removes the directory of a slot that was not committed, unless pool.json speaks of it after all.
+  void Discard(const std::string& slot);
 
   std::string directory_;
   int lock_fd_ = -1;

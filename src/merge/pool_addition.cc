@@ -171,7 +171,7 @@ Result<PoolAdded> PoolAddition::Run(const std::string& adapter_directory) {
     same->members.push_back({.id = id_, .norm = same->norm, .own_score = own_score_, .score = own_score_});
     added_.slot = same->name;
     added_.shared = true;
-    DF_RETURN_IF_ERROR(pool_.Commit(std::move(next_), options_.on_step));
+    DF_RETURN_IF_ERROR(Commit(*same));
     return std::move(added_);
   }
   const bool has_room = bytes_ <= FreeBytes();
@@ -339,8 +339,15 @@ Result<PoolAdded> PoolAddition::Publish(AtomicDirectory directory) {
   DF_RETURN_IF_ERROR(directory.Commit());
   added_.slot = made_.name;
   next_.slots.push_back(std::move(made_));
-  DF_RETURN_IF_ERROR(pool_.Commit(std::move(next_), options_.on_step));
-  return std::move(added_);
+  const Status committed = Commit(next_.slots.back());
+  if (committed.ok()) return std::move(added_);
+  pool_.Discard(added_.slot);
+  return committed;
+}
+
+Status PoolAddition::Commit(const PoolSlot& slot) {
+  if (options_.accept) DF_RETURN_IF_ERROR(options_.accept(added_, pool_.DirectoryOf(slot.name), slot));
+  return pool_.Commit(std::move(next_), options_.on_step);
 }
 
 // The refusal, or a slot of its own in the place of those that are used least.

@@ -45,6 +45,7 @@ class PoolAddition {
   Status CheckMembers() const;
   Result<PoolAdded> Refused(const Status& refusal);
   Result<PoolAdded> Publish(AtomicDirectory directory);
+  Status Commit(const PoolSlot& slot);  // next_, of which the slot is, once it is accepted
 
   AdapterPool& pool_;
   ThreadPool& threads_;

@@ -57,25 +57,28 @@ void AdapterSlots::Show() {
   shown_ = std::move(state);
 }
 
-Result<AdapterSlots::Placed> AdapterSlots::Add(const std::string& name, const std::string& directory, bool replace,
-                                               const std::map<std::string, double>& requests_per_s) {
+Result<std::vector<std::string>> AdapterSlots::Add(const std::string& name, const std::string& directory,
+                                                   const AddOptions& options) {
   const std::scoped_lock lock(changes_);
-  PoolAddOptions options = {.replace = replace};
-  options.use_of = [&](const PoolSlot& slot) {
+  PoolAddOptions add = {.replace = options.replace};
+  add.use_of = [&](const PoolSlot& slot) {
     double sum = 0;
     for (const PoolMember& member : slot.members) {
-      const auto found = requests_per_s.find(member.id);
-      if (found != requests_per_s.end()) sum += found->second;
+      const auto found = options.requests_per_s.find(member.id);
+      if (found != options.requests_per_s.end()) sum += found->second;
     }
     return sum;
   };
+  add.accept = [&](const PoolAdded&, const std::string& placed_in, const PoolSlot& slot) {
+    Placed placed = {.directory = placed_in, .digest = slot.digest, .names = {}};
+    for (const PoolMember& member : slot.members) placed.names.push_back(member.id);
+    return options.accept ? options.accept(placed) : Status::Ok();
+  };
   ThreadPool one(1);  // the others are the engine's
-  Result<PoolAdded> added = pool_->Add(one, name, directory, options);
+  Result<PoolAdded> added = pool_->Add(one, name, directory, add);
   Show();
   if (!added.ok()) return added.status();
-  Placed placed = {.directory = pool_->DirectoryOf(added->slot), .names = {}, .evicted = added->evicted_ids};
-  for (const PoolMember& member : pool_->state().FindOrNull(name)->members) placed.names.push_back(member.id);
-  return placed;
+  return std::move(added->evicted_ids);
 }
 
 Status AdapterSlots::Remove(const std::string& name) {

@@ -26,13 +26,18 @@ class AdapterSlots {
   ~AdapterSlots();
 
   struct Placed {
-    std::string directory;             // of the slot
-    std::vector<std::string> names;    // that it stands for, the new one included
-    std::vector<std::string> evicted;  // names that stand for nothing any more
+    std::string directory, digest;   // of the slot
+    std::vector<std::string> names;  // that it stands for, the new one included
   };
-  // AdapterPool::Add; requests_per_s tells by a member's name how much a slot is used.
-  Result<Placed> Add(const std::string& name, const std::string& directory, bool replace,
-                     const std::map<std::string, double>& requests_per_s);
+  struct AddOptions {
+    bool replace = false;                          // a name that is there leaves its slot first
+    std::map<std::string, double> requests_per_s;  // by name: the least used slot is evicted first
+    // PoolAddOptions::accept. Must not change these slots; what it sees of them is as before.
+    std::function<Status(const Placed&)> accept;
+  };
+  // AdapterPool::Add; returns the names that stand for nothing any more.
+  Result<std::vector<std::string>> Add(const std::string& name, const std::string& directory,
+                                       const AddOptions& options);
   Status Remove(const std::string& name);
 
   bool Has(const std::string& name) const { return State()->FindOrNull(name) != nullptr; }

@@ -100,6 +100,14 @@ class LiveStore final : public VariantStore {
             std::unique_ptr<AdapterSlots> slots);
   Result<std::shared_ptr<const Variant>> RegisterPooled(const std::string& name, const std::string& directory,
                                                         const RegisterOptions& options);
+  struct PooledName {
+    std::string name;
+    std::shared_ptr<const Variant> variant;  // that it stood for; null = none
+    bool was_pinned = false;
+  };
+  Status MoveNames(const AdapterSlots::Placed& placed, const std::string& name, const RegisterOptions& options,
+                   std::vector<PooledName>& moved);
+  void PutBack(const std::vector<PooledName>& moved);  // the last one first
   void RestorePool();
   Result<std::shared_ptr<const Variant>> RegisterFrom(Origin origin, const std::string& name,
                                                       const std::string& directory, const RegisterOptions& options);

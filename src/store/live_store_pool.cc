@@ -1,5 +1,7 @@
 // Adapters that are loaded while the program runs, under the budget of an adapter pool: the pool decides which
 // directory a name stands for, and a merge registers its slot anew for all of its names.
+#include <algorithm>
+
 #include "format/variant_kind.h"
 #include "store/live_store.h"
 
@@ -23,7 +25,8 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterPooled(const std::stri
   const std::scoped_lock lock(pool_changes_);
   DF_RETURN_IF_ERROR(registry_.CheckName(name));
   const bool is_pooled = slots_->Has(name);
-  if (const auto taken = registry_.FindOrNull(name); taken != nullptr && !(options.replace && is_pooled)) {
+  const auto taken = registry_.FindOrNull(name);
+  if (taken != nullptr && !(options.replace && is_pooled)) {
     return FailedPrecondition("the name \"" + name + "\" is already loaded: it is taken" +
                               (options.replace ? " by what is no adapter of the pool" : ""));
   }
@@ -34,38 +37,74 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterPooled(const std::stri
   if (const auto opened = Open(name, directory, options, true); !opened.ok()) {
     return opened.status().Annotate("variant \"" + name + "\"");
   }
-  std::map<std::string, double> requests_per_s;
-  for (const VariantStatus& status : Statuses()) requests_per_s[status.variant->name] = status.requests_per_s;
-  auto placed = slots_->Add(name, directory, options.replace, requests_per_s);
-  if (!placed.ok()) return placed.status().Annotate("variant \"" + name + "\"");
-  for (const std::string& evicted : placed->evicted) {
-    const Status retired = RetireFrom(Origin::kPooled, evicted, "");
-    if (!retired.ok()) Warn(retired.message());
-  }
   RegisterOptions own = options;
   own.root = options.root.empty() ? directory : options.root;
-  own.replace = true;
-  auto registered = RegisterFrom(Origin::kPooled, name, placed->directory, own);
-  if (!registered.ok()) {
-    const Status removed = slots_->Remove(name);
-    if (!removed.ok()) Warn(removed.message());
+  AdapterSlots::AddOptions add = {.replace = options.replace || taken == nullptr, .requests_per_s = {}, .accept = {}};
+  for (const VariantStatus& status : Statuses()) add.requests_per_s[status.variant->name] = status.requests_per_s;
+  std::vector<PooledName> moved;
+  Status accepted;
+  add.accept = [&](const AdapterSlots::Placed& placed) { return accepted = MoveNames(placed, name, own, moved); };
+  const auto evicted = slots_->Add(name, directory, add);
+  if (!evicted.ok()) {
+    PutBack(moved);
+    return accepted.ok() ? evicted.status().Annotate("variant \"" + name + "\"") : accepted;
   }
-  for (const std::string& member : placed->names) {
-    if (member == name) continue;
+  for (const std::string& gone : *evicted) {
+    const Status retired = RetireFrom(Origin::kPooled, gone, "");
+    if (!retired.ok()) Warn(retired.message());
+  }
+  return registry_.Find(name, "");
+}
+
+// Registers the names of a slot on its directory, `name` last: a pin that moves gives up its room first. `moved` gets
+// what they stood for, also when one of them fails.
+Status LiveStore::MoveNames(const AdapterSlots::Placed& placed, const std::string& name, const RegisterOptions& options,
+                            std::vector<PooledName>& moved) {
+  std::vector<std::string> names = placed.names;
+  std::ranges::stable_partition(names, [&](const std::string& member) { return member != name; });
+  for (const std::string& member : names) {
     const auto former = registry_.FindOrNull(member);
-    const auto moved = RegisterFrom(Origin::kPooled, member, placed->directory,
-                                    {.root = former == nullptr ? placed->directory : former->root, .replace = true});
-    if (!moved.ok()) Warn(moved.status().message());  // it goes on with what it had until the next start
+    RegisterOptions own = {.root = former == nullptr ? placed.directory : former->root, .replace = true};
+    if (member == name) own = options;
+    moved.push_back({member, former, IsPinned(member)});
+    const auto registered = RegisterFrom(Origin::kPooled, member, placed.directory, own);
+    if (registered.ok()) continue;
+    moved.pop_back();
+    // Nobody is answered by what could not be restored: it keeps nobody else away.
+    if (member == name || former != nullptr) return registered.status();
+    Warn(registered.status().message());
   }
-  return registered;
+  return Status::Ok();
+}
+
+void LiveStore::PutBack(const std::vector<PooledName>& moved) {
+  for (auto at = moved.rbegin(); at != moved.rend(); ++at) {
+    if (IsPinned(at->name) && !at->was_pinned) {
+      const Status unpinned = ChangePin(at->name, "", false);
+      if (!unpinned.ok()) Warn(unpinned.message());
+    }
+    const RegisterOptions back = {.root = at->variant == nullptr ? "" : at->variant->root,
+                                  .parent = {},
+                                  .replace = true,
+                                  .expected_generation = {},
+                                  .pinned = at->was_pinned && !IsPinned(at->name)};
+    const Status undone = at->variant == nullptr
+                              ? RetireFrom(Origin::kPooled, at->name, "")
+                              : RegisterFrom(Origin::kPooled, at->name, at->variant->directory, back).status();
+    if (!undone.ok()) Warn(undone.message());
+  }
 }
 
 Status LiveStore::Retire(const std::string& name, const std::string& expected_generation) {
   if (slots_ == nullptr || !slots_->Has(name)) return RetireFrom(Origin::kRuntime, name, expected_generation);
   const std::scoped_lock lock(pool_changes_);
-  DF_RETURN_IF_ERROR(registry_.Find(name, expected_generation).status());
-  DF_RETURN_IF_ERROR(slots_->Remove(name));
-  return RetireFrom(Origin::kRuntime, name, expected_generation);
+  const std::vector<PooledName> former = {{name, registry_.FindOrNull(name), IsPinned(name)}};
+  const Status retired = RetireFrom(Origin::kRuntime, name, expected_generation);
+  const bool is_absent = former[0].variant == nullptr && retired.code() == StatusCode::kNotFound;  // not restored
+  if (!is_absent) DF_RETURN_IF_ERROR(retired);
+  const Status removed = slots_->Remove(name);
+  if (!removed.ok() && !is_absent) PutBack(former);
+  return removed;
 }
 
 void LiveStore::RestorePool() {
