@@ -178,7 +178,7 @@ Status Add(const Arguments& arguments) {
     std::cout << ", merged with " << slot.members.size() - 1 << " (similarity " << FormatFixed(added.similarity, 3)
               << ", " << FormatPercent(added.discarded_share) << " of the energy cut off)";
   } else if (added.shared) {
-    std::cout << ", which had these very bytes";
+    std::cout << (slot.n_merged > 1 ? ", which it is merged into already" : ", which had these very bytes");
   } else {
     std::cout << " of its own, " << FormatBytes(slot.bytes);
   }

@@ -28,7 +28,7 @@ using PoolScore = std::function<Result<std::optional<double>>(const std::string&
 struct PoolAdded {
   std::string slot;                      // that answers for the id now
   bool merged = false;                   // with others, else it has a slot of its own
-  bool shared = false;                   // a slot had these very bytes
+  bool shared = false;                   // a slot had this very content in it: nothing was merged
   double similarity = 0;                 // to what it was merged with, or the most similar where that was asked
   double discarded_share = 0;            // energy that was cut off, of what the slot should have become
   std::vector<std::string> evicted_ids;  // answered no more: their slot gave room (PoolRefusal::kEvict)
@@ -67,7 +67,9 @@ class AdapterPool {
   // Of a slot's adapter.
   std::string DirectoryOf(const std::string& slot) const { return directory_ + "/slots/" + slot; }
 
-  // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What cannot be merged (DoRA,
+  // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What is in a slot already, also under
+  // an id that has gone since, joins that slot again and is merged no second time; in place of itself it changes
+  // nothing. What cannot be merged (DoRA,
   // biases, saved modules, files of its text that others do not have, a delta-W of zero) keeps a slot of its own while
   // the budget has room for that. The only errors are CheckPoolId's, the adapter's readers', kFailedPrecondition (an id
   // that is there; another base; by kBounded a member that would lose too much, named with figures; neither a probe nor

@@ -10,9 +10,8 @@
 #include "base/atomic_file.h"
 #include "base/json.h"
 #include "format/digest.h"
-#include "merge/adapter_fixture.h"
+#include "merge/adapter_pool_fixture.h"
 #include "testing/refusal.h"
-#include "testing/temporary_directory.h"
 
 namespace df {
 namespace {
@@ -20,50 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using testing::DistanceOf;
 using testing::ExpectRefusal;
-using testing::kDown;
 using testing::MakeFactors;
 using testing::ValueOrDie;
-
-// Of one made adapter: two modules of rank 3, f32.
-constexpr uint64_t kOne = 3 * (24 + 20) * 2 * 4;
-const std::vector<testing::MadeModule> kModules = {{}, {.path = kDown}};
-
-class AdapterPoolTest : public ::testing::Test {
- protected:
-  std::string Made(uint64_t seed, float common = 0) {
-    const std::string path = directory_ / ("made-" + std::to_string(seed) + "-" + std::to_string(common));
-    return fs::exists(path) ? path : testing::WriteMade(MakeFactors(kModules, seed, common), path);
-  }
-  void Create(PoolSettings settings) {
-    pool_.reset();
-    fs::remove_all(Path());
-    pool_ = ValueOrDie(AdapterPool::Create(Path(), settings));
-  }
-  void Reopen() {
-    pool_.reset();
-    pool_ = ValueOrDie(AdapterPool::Open(Path()));
-  }
-  Result<PoolAdded> Add(const std::string& id, const std::string& adapter, const PoolAddOptions& options = {}) {
-    return pool_->Add(threads_, id, adapter, options);
-  }
-  const PoolSlot& SlotOf(const std::string& id) const { return *pool_->state().FindOrNull(id); }
-  const PoolMember& MemberOf(const std::string& id) const {
-    return *std::ranges::find(SlotOf(id).members, id, &PoolMember::id);
-  }
-  AdapterFactors FactorsOf(const std::string& id) const {
-    return testing::ReadMade(pool_->DirectoryOf(SlotOf(id).name));
-  }
-  size_t SlotDirectories() const {
-    size_t n = 0;
-    for ([[maybe_unused]] const auto& entry : fs::directory_iterator(Path() + "/slots")) ++n;
-    return n;
-  }
-  std::string Path() const { return directory_ / "pool"; }
-
-  testing::TemporaryDirectory directory_;
-  ThreadPool threads_{2};
-  std::unique_ptr<AdapterPool> pool_;
-};
 
 TEST_F(AdapterPoolTest, KeepsWhatHasRoomByteForByteAndMergesTheRestIntoTheMostSimilar) {
   Create({.budget_bytes = 2 * kOne});
@@ -390,6 +347,10 @@ TEST_F(PoolStateTest, RefusesHostileFieldsByName) {
   expect([](Json& state) { state["slots"][0]["norm"] = -1.0; }, "negative");
   expect([](Json& state) { state["slots"][0]["n_merged"] = 0; }, "nothing in it");
   expect([](Json& state) { state["slots"][0]["digest"] = "xyz"; }, "digest");
+  expect([](Json& state) { state["slots"][0]["members"][0]["digest"] = "xyz"; }, "digest");
+  expect([](Json& state) { state["slots"][0]["former"] = 3; }, "no array");
+  expect([](Json& state) { state["slots"][0]["former"] = state["slots"][1]["members"]; }, "an id");
+  expect([](Json& state) { state["slots"][0]["former"] = Json::array({Json::object(), Json::object(), Json::object()}); }, "more former");
   expect([](Json& state) { state["slots"][1]["similarities"]["000001"] = 2; }, "[-1, 1]");
   expect([](Json& state) { state["settings"]["policy"] = "kmerge+++"; }, "kmerge+++");
   expect([](Json& state) { state["settings"]["budget_bytes"] = 0; }, "0 bytes");

@@ -83,13 +83,6 @@ Status PoolAddition::CheckShapes() const {
   return Status::Ok();
 }
 
-PoolSlot* PoolAddition::SameContentOrNull() {
-  for (PoolSlot& slot : next_.slots) {
-    if (slot.n_merged == 1 && slot.digest == digest_ && slot.text_digest == text_digest_) return &slot;
-  }
-  return nullptr;
-}
-
 Result<AdapterFactors> PoolAddition::ReadSlot(const PoolSlot& slot) const {
   DF_ASSIGN_OR_RETURN(const auto adapter, PeftAdapter::Open(pool_.DirectoryOf(slot.name)));
   DF_ASSIGN_OR_RETURN(const std::string digest, adapter->Digest());
@@ -155,23 +148,58 @@ bool PoolAddition::TakesFreeSlot() const {
   return best_.empty() || similarities_.at(best_) < threshold;
 }
 
+// The slot that answers for the id with this content already.
+const PoolSlot* PoolAddition::OwnSlotOrNull() const {
+  const PoolSlot* slot = next_.FindOrNull(id_);
+  if (slot == nullptr || slot->text_digest != text_digest_) return nullptr;
+  const PoolMember& own = *std::ranges::find(slot->members, id_, &PoolMember::id);
+  const bool is_same = own.digest == digest_ || (slot->n_merged == 1 && slot->digest == digest_);
+  return is_same ? slot : nullptr;
+}
+
+// The slot that has this content in it, with the id as its member: merged again, it would take from the others' shares.
+Result<const PoolSlot*> PoolAddition::JoinOrNull() {
+  for (PoolSlot& slot : next_.slots) {
+    const PoolMember* const record = slot.RecordOrNull(digest_, text_digest_);
+    if (record == nullptr) continue;
+    PoolMember member = *record;
+    member.id = id_;
+    member.digest = digest_;
+    member.own_score = member.score = own_score_;
+    if (slot.n_merged > 1 && options_.score) {
+      DF_ASSIGN_OR_RETURN(member.score, options_.score(id_, pool_.DirectoryOf(slot.name)));
+    }
+    if (slot.n_merged > 1 && !CheckMember(member).ok()) continue;
+    std::erase_if(slot.former, [&](const PoolMember& former) { return former.digest == digest_; });
+    slot.members.push_back(std::move(member));
+    return &slot;
+  }
+  return static_cast<const PoolSlot*>(nullptr);
+}
+
 Result<PoolAdded> PoolAddition::Run(const std::string& adapter_directory) {
   DF_RETURN_IF_ERROR(CheckPoolId(id_));
-  if (next_.FindOrNull(id_) != nullptr) {
-    if (!options_.replace) return FailedPrecondition("the id " + Quoted(id_) + " is in the pool already");
-    DropMember(id_, next_);
+  if (next_.FindOrNull(id_) != nullptr && !options_.replace) {
+    return FailedPrecondition("the id " + Quoted(id_) + " is in the pool already");
   }
   DF_RETURN_IF_ERROR(Read(adapter_directory));
+  if (const PoolSlot* own = OwnSlotOrNull(); own != nullptr) {
+    added_.slot = own->name;
+    added_.shared = true;
+    DF_RETURN_IF_ERROR(Commit(*own));
+    return std::move(added_);
+  }
+  DropMember(id_, next_);
   DF_RETURN_IF_ERROR(CheckShapes());
   if (options_.score) {
     DF_ASSIGN_OR_RETURN(own_score_, options_.score(id_, source_));
   }
   ++next_.n_added;
-  if (PoolSlot* same = SameContentOrNull(); same != nullptr) {
-    same->members.push_back({.id = id_, .norm = same->norm, .own_score = own_score_, .score = own_score_});
-    added_.slot = same->name;
+  DF_ASSIGN_OR_RETURN(const PoolSlot* joined, JoinOrNull());
+  if (joined != nullptr) {
+    added_.slot = joined->name;
     added_.shared = true;
-    DF_RETURN_IF_ERROR(Commit(*same));
+    DF_RETURN_IF_ERROR(Commit(*joined));
     return std::move(added_);
   }
   const bool has_room = bytes_ <= FreeBytes();
@@ -198,7 +226,7 @@ Result<PoolAdded> PoolAddition::TakeSlot() {
   for (size_t i = 0; i < next_.slots.size(); ++i) {
     made_.uses = i == 0 ? next_.slots[i].uses : std::min(made_.uses, next_.slots[i].uses);
   }
-  made_.members = {{.id = id_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
+  made_.members = {{.id = id_, .digest = digest_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
   if (!best_.empty()) added_.similarity = similarities_.at(best_);
   Step("write slot");
   DF_ASSIGN_OR_RETURN(AtomicDirectory directory,
@@ -229,7 +257,13 @@ Status PoolAddition::DescribeMerged(const PoolSlot& former, const AdapterMerge& 
   for (size_t i = 0; i < kSketchElements; ++i) {
     sketches.mean[i] += static_cast<float>((added[i] - sketches.mean[i]) / n);
   }
-  for (PoolMember& member : made_.members) {
+  std::erase_if(made_.former, [&](const PoolMember& member) { return member.digest == digest_; });
+  std::vector<PoolMember*> records;
+  for (PoolMember& member : made_.members) records.push_back(&member);
+  for (PoolMember& member : made_.former) records.push_back(&member);
+  for (PoolMember* record : records) {
+    PoolMember& member = *record;
+    if (former.n_merged == 1) member.digest = former.digest;
     if (member.sketch_row >= sketches.members.size()) {
       return Corrupt("slot " + former.name + " has no sketch of " + Quoted(member.id));
     }
@@ -245,6 +279,7 @@ Status PoolAddition::DescribeMerged(const PoolSlot& former, const AdapterMerge& 
     for (PoolMember& member : made_.members) member.distance_estimate = member.distance_at_most;
   }
   made_.members.push_back({.id = id_,
+                           .digest = digest_,
                            .norm = added_norm,
                            .distance_at_most = merge.added_error,
                            .distance_estimate = merge.added_error,
@@ -264,29 +299,31 @@ Status PoolAddition::ScoreMembers(const std::string& directory) {
   return Status::Ok();
 }
 
-// Whether the merge leaves every member good enough; by kBounded alone.
-Status PoolAddition::CheckMembers() const {
+// Whether a slot leaves one of its members good enough; by kBounded alone.
+Status PoolAddition::CheckMember(const PoolMember& member) const {
   if (settings().policy != PoolPolicy::kBounded) return Status::Ok();
-  for (const PoolMember& member : made_.members) {
-    const std::string who =
-        "merging " + Quoted(id_) + " with its most similar slot would leave member " + Quoted(member.id);
-    const bool is_scored = member.own_score.has_value() && member.score.has_value();
-    if (!is_scored && !settings().max_error) {
-      return FailedPrecondition(
-          "member " + Quoted(member.id) +
-          " has neither a probe here nor a largest error: give its probe, or the pool a --max-error");
-    }
-    if (is_scored && *member.score < settings().min_score_share * *member.own_score) {
-      return FailedPrecondition(who + " a score of " + Fixed(*member.score) + ", its own adapter's is " +
-                                Fixed(*member.own_score) + " and " + Fixed(settings().min_score_share) +
-                                " of it must stay");
-    }
-    const double error = member.distance_at_most / member.norm;
-    if (!is_scored && error > *settings().max_error) {
-      return FailedPrecondition(who + " with a delta-W that is off by up to " + Fixed(error) +
-                                " of its length, at most " + Fixed(*settings().max_error) + " is allowed");
-    }
+  const std::string who =
+      "merging " + Quoted(id_) + " with its most similar slot would leave member " + Quoted(member.id);
+  const bool is_scored = member.own_score.has_value() && member.score.has_value();
+  if (!is_scored && !settings().max_error) {
+    return FailedPrecondition("member " + Quoted(member.id) +
+                              " has neither a probe here nor a largest error: give its probe, or the pool a --max-error");
   }
+  if (is_scored && *member.score < settings().min_score_share * *member.own_score) {
+    return FailedPrecondition(who + " a score of " + Fixed(*member.score) + ", its own adapter's is " +
+                              Fixed(*member.own_score) + " and " + Fixed(settings().min_score_share) +
+                              " of it must stay");
+  }
+  const double error = member.distance_at_most / member.norm;
+  if (!is_scored && error > *settings().max_error) {
+    return FailedPrecondition(who + " with a delta-W that is off by up to " + Fixed(error) +
+                              " of its length, at most " + Fixed(*settings().max_error) + " is allowed");
+  }
+  return Status::Ok();
+}
+
+Status PoolAddition::CheckMembers() const {
+  for (const PoolMember& member : made_.members) DF_RETURN_IF_ERROR(CheckMember(member));
   return Status::Ok();
 }
 
@@ -347,6 +384,7 @@ Result<PoolAdded> PoolAddition::Publish(AtomicDirectory directory) {
 
 Status PoolAddition::Commit(const PoolSlot& slot) {
   if (options_.accept) DF_RETURN_IF_ERROR(options_.accept(added_, pool_.DirectoryOf(slot.name), slot));
+  if (next_ == pool_.state()) return Status::Ok();
   return pool_.Commit(std::move(next_), options_.on_step);
 }
 

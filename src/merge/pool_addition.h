@@ -31,7 +31,8 @@ class PoolAddition {
 
   Status Read(const std::string& adapter_directory);
   Status CheckShapes() const;
-  PoolSlot* SameContentOrNull();
+  const PoolSlot* OwnSlotOrNull() const;
+  Result<const PoolSlot*> JoinOrNull();
   Result<AdapterFactors> ReadSlot(const PoolSlot& slot) const;
   Status Compare();
   bool TakesFreeSlot() const;
@@ -42,6 +43,7 @@ class PoolAddition {
   Result<PoolAdded> Merge();
   Status DescribeMerged(const PoolSlot& former, const AdapterMerge& merge, PoolSketches& sketches);
   Status ScoreMembers(const std::string& directory);
+  Status CheckMember(const PoolMember& member) const;
   Status CheckMembers() const;
   Result<PoolAdded> Refused(const Status& refusal);
   Result<PoolAdded> Publish(AtomicDirectory directory);

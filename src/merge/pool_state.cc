@@ -90,6 +90,7 @@ Json ToJson(const PoolSettings& settings) {
 
 Json ToJson(const PoolMember& member) {
   return {{"id", member.id},
+          {"digest", member.digest},
           {"norm", member.norm},
           {"distance_at_most", member.distance_at_most},
           {"distance_estimate", member.distance_estimate},
@@ -99,8 +100,9 @@ Json ToJson(const PoolMember& member) {
 }
 
 Json ToJson(const PoolSlot& slot) {
-  Json members = Json::array();
+  Json members = Json::array(), former = Json::array();
   for (const PoolMember& member : slot.members) members.push_back(ToJson(member));
+  for (const PoolMember& member : slot.former) former.push_back(ToJson(member));
   return {{"name", slot.name},
           {"digest", slot.digest},
           {"text_digest", slot.text_digest},
@@ -114,7 +116,8 @@ Json ToJson(const PoolSlot& slot) {
           {"discarded_share", slot.discarded_share},
           {"uses", slot.uses},
           {"similarities", slot.similarities},
-          {"members", std::move(members)}};
+          {"members", std::move(members)},
+          {"former", std::move(former)}};
 }
 
 Json ToJson(const PoolState& state) {
@@ -154,7 +157,8 @@ Result<PoolSettings> ReadSettings(const Json& json) {
 Result<PoolMember> ReadMember(const Json& json) {
   PoolMember member;
   DF_ASSIGN_OR_RETURN(member.id, JsonString(json, "id"));
-  DF_RETURN_IF_ERROR(CheckPoolId(member.id));
+  DF_ASSIGN_OR_RETURN(member.digest, JsonStringOr(json, "digest", ""));
+  if (!member.digest.empty() && !IsDigest(member.digest)) return Corrupt("a member has a digest that is none");
   DF_RETURN_IF_ERROR(ReadLength(json, "norm", member.norm));
   DF_RETURN_IF_ERROR(ReadLength(json, "distance_at_most", member.distance_at_most));
   DF_RETURN_IF_ERROR(ReadLength(json, "distance_estimate", member.distance_estimate));
@@ -187,6 +191,19 @@ Status ReadSimilarities(const Json& json, PoolSlot& slot) {
   return Status::Ok();
 }
 
+// What files of older programs lack.
+Status ReadFormer(const Json& json, PoolSlot& slot) {
+  if (JsonMemberOrNull(json, "former") == nullptr) return Status::Ok();
+  DF_ASSIGN_OR_RETURN(const Json* former, ReadObjects(json, "former"));
+  if (former->size() > slot.n_merged) return Corrupt("slot " + slot.name + " has more former members than went in");
+  for (const Json& entry : *former) {
+    DF_ASSIGN_OR_RETURN(const PoolMember& member, ReadMember(entry));
+    if (!member.id.empty() || member.digest.empty()) return Corrupt("a former member has an id, or no digest");
+    slot.former.push_back(member);
+  }
+  return Status::Ok();
+}
+
 Result<PoolSlot> ReadSlot(const Json& json) {
   PoolSlot slot;
   DF_ASSIGN_OR_RETURN(slot.name, JsonString(json, "name"));
@@ -209,7 +226,9 @@ Result<PoolSlot> ReadSlot(const Json& json) {
   DF_ASSIGN_OR_RETURN(const Json* members, ReadObjects(json, "members"));
   for (const Json& entry : *members) {
     DF_ASSIGN_OR_RETURN(slot.members.emplace_back(), ReadMember(entry));
+    DF_RETURN_IF_ERROR(CheckPoolId(slot.members.back().id));
   }
+  DF_RETURN_IF_ERROR(ReadFormer(json, slot));
   if (slot.members.empty()) return Corrupt("slot " + slot.name + " has no members");
   if (slot.n_merged == 0) return Corrupt("slot " + slot.name + " has nothing in it");
   return slot;
@@ -284,10 +303,27 @@ const PoolSlot* PoolState::FindOrNull(std::string_view id) const {
   return nullptr;
 }
 
+const PoolMember* PoolSlot::RecordOrNull(std::string_view content_digest, std::string_view content_text_digest) const {
+  if (text_digest != content_text_digest) return nullptr;
+  for (const std::vector<PoolMember>* records : {&members, &former}) {
+    const auto found = std::ranges::find(*records, content_digest, &PoolMember::digest);
+    if (found != records->end()) return &*found;
+  }
+  return n_merged == 1 && digest == content_digest ? &members.front() : nullptr;
+}
+
 bool DropMember(std::string_view id, PoolState& state) {
   for (auto slot = state.slots.begin(); slot != state.slots.end(); ++slot) {
-    if (std::erase_if(slot->members, [&](const PoolMember& member) { return member.id == id; }) == 0) continue;
-    if (slot->members.empty()) state.slots.erase(slot);
+    const auto found = std::ranges::find(slot->members, id, &PoolMember::id);
+    if (found == slot->members.end()) continue;
+    PoolMember gone = std::move(*found);
+    slot->members.erase(found);
+    if (slot->members.empty()) {
+      state.slots.erase(slot);
+    } else if (!gone.digest.empty() && slot->RecordOrNull(gone.digest, slot->text_digest) == nullptr) {
+      gone.id.clear();
+      slot->former.push_back(std::move(gone));
+    }
     return true;
   }
   return false;

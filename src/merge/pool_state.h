@@ -48,6 +48,7 @@ Status CheckPoolSettings(const PoolSettings& settings);
 
 struct PoolMember {
   std::string id;
+  std::string digest = {};               // of what was added, as PeftAdapter::Digest; "" = not known (older files)
   double norm = 0;                       // |delta-W| of what was added under the id; 0 of what is never merged
   double distance_at_most = 0;           // |slot - delta-W|: proven. Exact, but for rounding, until a later merge
   double distance_estimate = 0;          // the same by sketches, within what is proven
@@ -74,8 +75,11 @@ struct PoolSlot {
   double discarded_share = 0;  // energy that the last merge cut off, of the target's
   uint64_t uses = 0;           // requests counted
   std::vector<PoolMember> members;
+  std::vector<PoolMember> former;  // without an id: what is in the slot still, each content once; at most n_merged
   std::map<std::string, double> similarities;  // to other slots, by name, where known
 
+  // The record of a content that is in it: a member or a former one. nullptr = it is not, as far as is known.
+  const PoolMember* RecordOrNull(std::string_view content_digest, std::string_view content_text_digest) const;
   bool operator==(const PoolSlot&) const = default;
 };
 
@@ -90,7 +94,7 @@ struct PoolState {
   bool operator==(const PoolState&) const = default;
 };
 
-// Takes `id` out of its slot, and the slot with its last id; false when it is in none.
+// Takes `id` out of its slot, which remembers its content, and the slot with its last id; false when it is in none.
 bool DropMember(std::string_view id, PoolState& state);
 
 // kInvalidArgument: empty, more than 256 bytes, not UTF-8, or with control characters.
