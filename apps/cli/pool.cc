@@ -72,6 +72,7 @@ Json ToJson(const PoolSlot& slot, const std::string& directory) {
           {"mean_error_at_most", Share(slot.mean_distance_at_most, slot.norm)},
           {"uses", slot.uses},
           {"generation", slot.digest},
+          {"damage", slot.damage.empty() ? Json(nullptr) : Json(slot.damage)},
           {"members", std::move(members)}};
 }
 
@@ -206,13 +207,19 @@ Status List(const Arguments& arguments) {
   const auto score = [](const std::optional<double>& value) { return value ? FormatFixed(*value, 3) : "-"; };
   for (const PoolSlot& slot : state.slots) {
     for (const PoolMember& member : slot.members) {
-      table.AddRow({member.id, slot.name, std::to_string(slot.members.size()),
+      table.AddRow({member.id, slot.name + (slot.damage.empty() ? "" : " (damaged)"), std::to_string(slot.members.size()),
                     FormatFixed(Share(member.distance_at_most, member.norm), 3),
                     FormatFixed(Share(member.distance_estimate, member.norm), 3), score(member.score),
                     score(member.own_score), FormatBytes(slot.bytes)});
     }
   }
   std::cout << table.Render();
+  for (const PoolSlot& slot : state.slots) {
+    if (slot.damage.empty()) continue;
+    std::cout << "slot " << slot.name << " is damaged: " << Printable(slot.damage)
+              << "\nadd its adapters again with --replace, or: deltafold pool evict " << Printable(arguments.pool)
+              << " --slot " << slot.name << "\n";
+  }
   return Status::Ok();
 }
 
@@ -228,6 +235,7 @@ Status Route(const Arguments& arguments) {
   }
   const PoolSlot* slot = state.FindOrNull(arguments.id);
   if (slot == nullptr) return NotFound("the id \"" + Printable(arguments.id) + "\" is not in the pool");
+  if (!slot->damage.empty()) return Corrupt("slot " + slot->name + " is damaged: " + slot->damage);
   std::cout << (arguments.json ? DumpJson(ToJson(*slot, arguments.pool)) : arguments.pool + "/slots/" + slot->name)
             << "\n";
   return Status::Ok();
@@ -241,6 +249,7 @@ Status Stats(const Arguments& arguments) {
                      {"budget_bytes", state.settings.budget_bytes},
                      {"used_bytes", state.UsedBytes()},
                      {"slots", state.slots.size()},
+                     {"damaged_slots", state.Damaged()},
                      {"ids", n_members},
                      {"added", state.n_added},
                      {"merges", state.n_merges},
@@ -254,6 +263,7 @@ Status Stats(const Arguments& arguments) {
             << " slots, " << FormatBytes(state.UsedBytes()) << " of " << FormatBytes(state.settings.budget_bytes)
             << "\nadded " << state.n_added << ", merges " << state.n_merges << ", refusals " << state.n_refusals
             << ", slots evicted " << state.n_evictions << "\n";
+  if (state.Damaged() > 0) std::cout << "slots damaged " << state.Damaged() << ": deltafold pool list says which\n";
   return Status::Ok();
 }
 

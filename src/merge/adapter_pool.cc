@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/atomic_file.h"
+#include "base/check.h"
 #include "format/message.h"
 #include "merge/adapter_writer.h"
 
@@ -22,23 +23,25 @@ constexpr char kLockName[] = "/pool.lock";
 constexpr char kSlotsName[] = "/slots";
 constexpr size_t kMaxStateBytes = size_t{256} << 20;
 
-Status CheckSlot(const std::string& directory, const PoolSlot& slot) {
+// What is wrong with a slot's files; "" = nothing, as far as their sizes tell, or with `reads_all` their bytes.
+std::string DamageOfSlot(const std::string& directory, const PoolSlot& slot, bool reads_all) {
   const Result<std::shared_ptr<const PeftAdapter>> adapter =
       PeftAdapter::Open(directory + kSlotsName + "/" + slot.name);
-  if (!adapter.ok()) return Corrupt("slot " + slot.name + ": " + adapter.status().message());
+  if (!adapter.ok()) return adapter.status().message();
   if (const uint64_t bytes = TensorBytes(**adapter); bytes != slot.bytes) {
-    return Corrupt("slot " + slot.name + " has " + std::to_string(bytes) + " bytes of tensors, pool.json says " +
-                   std::to_string(slot.bytes));
+    return "it has " + std::to_string(bytes) + " bytes of tensors, pool.json says " + std::to_string(slot.bytes);
   }
-  return Status::Ok();
+  if (!reads_all) return "";
+  const Result<std::string> digest = (*adapter)->Digest();
+  if (!digest.ok()) return digest.status().message();
+  return *digest == slot.digest ? "" : "its digest is " + *digest + ", pool.json says " + slot.digest;
 }
 
-Result<PoolState> ReadChecked(const std::string& directory, const std::string& text) {
+Result<PoolState> ReadMarked(const std::string& directory, const std::string& text) {
   Result<PoolState> state = ParsePoolState(text);
-  Status status = state.status();
-  for (size_t i = 0; status.ok() && i < state->slots.size(); ++i) status = CheckSlot(directory, state->slots[i]);
-  if (status.ok()) return state;
-  return status.Annotate(directory + kStateName);
+  if (!state.ok()) return state.status().Annotate(directory + kStateName);
+  for (PoolSlot& slot : state->slots) slot.damage = DamageOfSlot(directory, slot, false);
+  return state;
 }
 
 bool Has(const PoolState& state, std::string_view slot) {
@@ -96,9 +99,9 @@ Result<PoolState> AdapterPool::ReadState(const std::string& directory) {
       return NotFound(directory + " is no adapter pool: it has no pool.json (deltafold pool create makes one)");
     }
     if (!text.ok()) return text.status();
-    Result<PoolState> state = ReadChecked(directory, *text);
+    Result<PoolState> state = ReadMarked(directory, *text);
     // A slot may have gone with a change made between the two looks: then the file is another by now.
-    if (state.ok() || *text == former) return state;
+    if ((state.ok() && state->Damaged() == 0) || *text == former) return state;
     former = *text;
   }
 }
@@ -125,6 +128,17 @@ Status AdapterPool::Commit(PoolState next, const std::function<void(std::string_
     fs::remove_all(DirectoryOf(slot.name), ignored);
   }
   return Status::Ok();
+}
+
+bool AdapterPool::IsSound(const std::string& name) {
+  const auto slot = std::ranges::find(state_.slots, name, &PoolSlot::name);
+  DF_CHECK(slot != state_.slots.end());
+  if (slot->damage.empty()) slot->damage = DamageOfSlot(directory_, *slot, true);
+  return slot->damage.empty();
+}
+
+void AdapterPool::CheckContents() {
+  for (const PoolSlot& slot : state_.slots) static_cast<void>(IsSound(slot.name));
 }
 
 void AdapterPool::Discard(const std::string& slot) {

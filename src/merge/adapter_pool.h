@@ -55,8 +55,8 @@ class AdapterPool {
   // Locks it and removes what a stopped process left. The only errors are ReadState's and kFailedPrecondition (another
   // process has it).
   static Result<std::unique_ptr<AdapterPool>> Open(const std::string& directory);
-  // Its state at this moment, without a lock. Every slot's adapter must be there with its bytes. The only errors are
-  // kNotFound (no pool), those of ParsePoolState, kCorrupt naming a slot, and kIo.
+  // Its state at this moment, without a lock. A slot whose adapter is not there with its bytes is marked as damaged. The
+  // only errors are kNotFound (no pool), those of ParsePoolState, and kIo.
   static Result<PoolState> ReadState(const std::string& directory);
   ~AdapterPool();
   AdapterPool(const AdapterPool&) = delete;
@@ -66,6 +66,9 @@ class AdapterPool {
   const std::string& directory() const { return directory_; }
   // Of a slot's adapter.
   std::string DirectoryOf(const std::string& slot) const { return directory_ + "/slots/" + slot; }
+
+  // Reads every slot: whose bytes have another digest is marked as damaged from now on.
+  void CheckContents();
 
   // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What is in a slot already, also under
   // an id that has gone since, joins that slot again and is merged no second time; in place of itself it changes
@@ -95,6 +98,8 @@ class AdapterPool {
   static Result<std::unique_ptr<AdapterPool>> Locked(const std::string& directory);
   // `next` becomes the state, on disk; directories of slots that it lacks go.
   Status Commit(PoolState next, const std::function<void(std::string_view)>& on_step = {});
+  // Reads a slot and marks it when it is damaged.
+  bool IsSound(const std::string& name);
   // Removes the directory of a slot that was not committed, unless pool.json speaks of it after all.
   void Discard(const std::string& slot);
 

@@ -226,11 +226,42 @@ TEST_F(AdapterPoolTest, ADamagedSlotIsNamed) {
   std::string changed = whole;
   changed[changed.size() - 2] ^= 1;
   testing::WriteFile(file, changed);
-  ExpectRefusal(Add("b", Made(2)), StatusCode::kCorrupt, {"slot 000001", "digest"});
+  const auto damage = [&] { return ValueOrDie(AdapterPool::ReadState(Path())).slots[0].damage; };
+  EXPECT_EQ(damage(), "");  // which looks at sizes
+  ExpectRefusal(Add("b", Made(2)), StatusCode::kResourceExhausted, {"no slot"});
+  EXPECT_NE(SlotOf("a").damage.find("digest"), std::string::npos);
   testing::WriteFile(file, whole.substr(0, whole.size() - 4));
-  ExpectRefusal(AdapterPool::ReadState(Path()), StatusCode::kCorrupt, {"pool.json", "slot 000001"});
+  EXPECT_NE(damage(), "");
   fs::remove_all(pool_->DirectoryOf("000001"));
-  ExpectRefusal(AdapterPool::ReadState(Path()), StatusCode::kCorrupt, {"pool.json", "slot 000001"});
+  EXPECT_NE(damage(), "");
+}
+
+TEST_F(AdapterPoolTest, ADamagedSlotHoldsNobodyUpAndGoesWithItsIds) {
+  for (const bool evicts : {false, true}) {
+    Create({.budget_bytes = 2 * kOne});
+    DF_ASSERT_OK(Add("a", Made(1, 0.5F)));
+    DF_ASSERT_OK(Add("b", Made(2)));
+    DF_ASSERT_OK(Add("a too", Made(3, 0.5F)));
+    const std::string damaged = SlotOf("a").name;
+    ASSERT_EQ(SlotOf("a too").name, damaged);
+    fs::remove(pool_->DirectoryOf(damaged) + "/adapter_config.json");
+    Reopen();
+    EXPECT_EQ(pool_->state().Damaged(), 1U);
+    EXPECT_TRUE(SlotOf("b").damage.empty());
+    DF_ASSERT_OK(Add("c", Made(4, 0.5F)));  // more like "a"
+    EXPECT_EQ(SlotOf("c").name, SlotOf("b").name);
+    if (evicts) {
+      EXPECT_EQ(ValueOrDie(pool_->EvictSlot(damaged)).size(), 2U);
+    } else {
+      DF_EXPECT_OK(pool_->Remove("a too"));
+      DF_EXPECT_OK(Add("a", Made(1, 0.5F), {.replace = true}));  // in place of itself: it has a sound slot again
+      EXPECT_EQ(SlotOf("a").n_merged, 1U);
+    }
+    EXPECT_EQ(pool_->state().Damaged(), 0U);
+    Reopen();
+    pool_->CheckContents();
+    EXPECT_EQ(pool_->state().Damaged(), 0U);
+  }
 }
 
 // A process that kills itself before the n-th step of adding "new" (from 0); false when there are not so many.

@@ -67,11 +67,21 @@ Status PoolAddition::Read(const std::string& adapter_directory) {
   return Status::Ok();
 }
 
-Status PoolAddition::CheckShapes() const {
+bool PoolAddition::IsSound(PoolSlot& slot) {
+  if (slot.damage.empty() && !pool_.IsSound(slot.name)) {
+    slot.damage = std::ranges::find(pool_.state().slots, slot.name, &PoolSlot::name)->damage;
+  }
+  return slot.damage.empty();
+}
+
+Status PoolAddition::CheckShapes() {
   const auto shapes = ShapesOf(*adapter_);
-  for (const PoolSlot& slot : next_.slots) {
-    DF_ASSIGN_OR_RETURN(const auto other, PeftAdapter::Open(pool_.DirectoryOf(slot.name)));
-    for (const auto& [path, shape] : ShapesOf(*other)) {
+  for (PoolSlot& slot : next_.slots) {
+    if (!slot.damage.empty()) continue;
+    const auto other = PeftAdapter::Open(pool_.DirectoryOf(slot.name));
+    if (!other.ok() && !IsSound(slot)) continue;
+    DF_RETURN_IF_ERROR(other.status());
+    for (const auto& [path, shape] : ShapesOf(**other)) {
       const auto found = shapes.find(path);
       if (found == shapes.end() || (found->second.d_out == shape.d_out && found->second.d_in == shape.d_in)) continue;
       return FailedPrecondition("module " + Quoted(path) + " is " + std::to_string(found->second.d_out) + " x " +
@@ -121,9 +131,11 @@ uint64_t PoolAddition::MergedBytes(const AdapterFactors& slot) const {
 Status PoolAddition::Compare() {
   if (!whole_.empty()) return Status::Ok();
   const uint64_t free_bytes = FreeBytes();
-  for (const PoolSlot& slot : next_.slots) {
-    if (!slot.whole.empty() || slot.text_digest != text_digest_) continue;
-    DF_ASSIGN_OR_RETURN(AdapterFactors factors, ReadSlot(slot));
+  for (PoolSlot& slot : next_.slots) {
+    if (!slot.damage.empty() || !slot.whole.empty() || slot.text_digest != text_digest_) continue;
+    Result<AdapterFactors> read = ReadSlot(slot);
+    if (!read.ok() && !IsSound(slot)) continue;
+    DF_ASSIGN_OR_RETURN(AdapterFactors factors, std::move(read));
     const double similarity = Similarity(threads_, factors, factors_);
     similarities_[slot.name] = similarity;
     if (MergedBytes(factors) > slot.bytes + free_bytes) continue;
@@ -149,19 +161,21 @@ bool PoolAddition::TakesFreeSlot() const {
 }
 
 // The slot that answers for the id with this content already.
-const PoolSlot* PoolAddition::OwnSlotOrNull() const {
-  const PoolSlot* slot = next_.FindOrNull(id_);
-  if (slot == nullptr || slot->text_digest != text_digest_) return nullptr;
-  const PoolMember& own = *std::ranges::find(slot->members, id_, &PoolMember::id);
-  const bool is_same = own.digest == digest_ || (slot->n_merged == 1 && slot->digest == digest_);
-  return is_same ? slot : nullptr;
+const PoolSlot* PoolAddition::OwnSlotOrNull() {
+  for (PoolSlot& slot : next_.slots) {
+    const auto own = std::ranges::find(slot.members, id_, &PoolMember::id);
+    if (own == slot.members.end() || slot.text_digest != text_digest_) continue;
+    const bool is_same = own->digest == digest_ || (slot.n_merged == 1 && slot.digest == digest_);
+    if (is_same && IsSound(slot)) return &slot;
+  }
+  return nullptr;
 }
 
 // The slot that has this content in it, with the id as its member: merged again, it would take from the others' shares.
 Result<const PoolSlot*> PoolAddition::JoinOrNull() {
   for (PoolSlot& slot : next_.slots) {
     const PoolMember* const record = slot.RecordOrNull(digest_, text_digest_);
-    if (record == nullptr) continue;
+    if (record == nullptr || !IsSound(slot)) continue;
     PoolMember member = *record;
     member.id = id_;
     member.digest = digest_;
@@ -363,7 +377,7 @@ Result<PoolAdded> PoolAddition::Merge() {
   next_.slots.erase(former);
   if (settings().policy == PoolPolicy::kKMergePlus && settings().threshold_is_quantile) {
     for (const PoolSlot& slot : next_.slots) {
-      if (!slot.whole.empty() || slot.text_digest != text_digest_) continue;
+      if (!slot.damage.empty() || !slot.whole.empty() || slot.text_digest != text_digest_) continue;
       DF_ASSIGN_OR_RETURN(const AdapterFactors other, ReadSlot(slot));
       made_.similarities[slot.name] = Similarity(threads_, other, merge.merged);
     }
@@ -398,6 +412,7 @@ Result<PoolAdded> PoolAddition::Refused(const Status& refusal) {
   }
   while (bytes_ > FreeBytes()) {
     const auto least = std::ranges::min_element(next_.slots, {}, [this](const PoolSlot& slot) {
+      if (!slot.damage.empty()) return -1.0;
       return options_.use_of ? options_.use_of(slot) : static_cast<double>(slot.uses);
     });
     for (const PoolMember& member : least->members) added_.evicted_ids.push_back(member.id);

@@ -30,8 +30,9 @@ class PoolAddition {
   }
 
   Status Read(const std::string& adapter_directory);
-  Status CheckShapes() const;
-  const PoolSlot* OwnSlotOrNull() const;
+  bool IsSound(PoolSlot& slot);  // reads it
+  Status CheckShapes();
+  const PoolSlot* OwnSlotOrNull();
   Result<const PoolSlot*> JoinOrNull();
   Result<AdapterFactors> ReadSlot(const PoolSlot& slot) const;
   Status Compare();

@@ -296,6 +296,10 @@ uint64_t PoolState::UsedBytes() const {
   return bytes;
 }
 
+size_t PoolState::Damaged() const {
+  return static_cast<size_t>(std::ranges::count_if(slots, [](const PoolSlot& slot) { return !slot.damage.empty(); }));
+}
+
 const PoolSlot* PoolState::FindOrNull(std::string_view id) const {
   for (const PoolSlot& slot : slots) {
     if (std::ranges::any_of(slot.members, [&](const PoolMember& member) { return member.id == id; })) return &slot;

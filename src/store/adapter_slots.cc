@@ -34,6 +34,7 @@ Result<std::unique_ptr<AdapterSlots>> AdapterSlots::Open(const std::string& dire
   std::error_code error;
   if (fs::exists(path + "/pool.json", error)) {
     DF_ASSIGN_OR_RETURN(pool, AdapterPool::Open(path));
+    pool->CheckContents();
     DF_RETURN_IF_ERROR(pool->ChangeSettings(settings));
   } else {
     DF_ASSIGN_OR_RETURN(pool, AdapterPool::Create(path, settings));
@@ -91,9 +92,20 @@ Status AdapterSlots::Remove(const std::string& name) {
 std::map<std::string, std::string> AdapterSlots::Directories() const {
   std::map<std::string, std::string> directories;
   for (const PoolSlot& slot : State()->slots) {
+    if (!slot.damage.empty()) continue;
     for (const PoolMember& member : slot.members) directories[member.id] = pool_->DirectoryOf(slot.name);
   }
   return directories;
+}
+
+std::vector<AdapterSlots::Damaged> AdapterSlots::DamagedSlots() const {
+  std::vector<Damaged> damaged;
+  for (const PoolSlot& slot : State()->slots) {
+    if (slot.damage.empty()) continue;
+    damaged.push_back({.slot = slot.name, .why = slot.damage, .names = {}});
+    for (const PoolMember& member : slot.members) damaged.back().names.push_back(member.id);
+  }
+  return damaged;
 }
 
 std::map<std::string, PoolPlace> AdapterSlots::Places() const {

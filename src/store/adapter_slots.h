@@ -21,7 +21,7 @@ namespace df {
 class AdapterSlots {
  public:
   // Opens the pool in `directory`, or makes one; `settings` hold from now on. "" = a directory of its own among the
-  // system's temporary ones, which goes with this. The only errors are the pool's.
+  // system's temporary ones, which goes with this. Every slot is read: a damaged one is no error. The only errors are the pool's.
   static Result<std::unique_ptr<AdapterSlots>> Open(const std::string& directory, const PoolSettings& settings);
   ~AdapterSlots();
 
@@ -40,8 +40,14 @@ class AdapterSlots {
                                        const AddOptions& options);
   Status Remove(const std::string& name);
 
+  struct Damaged {
+    std::string slot, why;
+    std::vector<std::string> names;
+  };
+  std::vector<Damaged> DamagedSlots() const;
+  const std::string& directory() const { return pool_->directory(); }
   bool Has(const std::string& name) const { return State()->FindOrNull(name) != nullptr; }
-  std::map<std::string, std::string> Directories() const;  // by name
+  std::map<std::string, std::string> Directories() const;  // by name, of slots that are not damaged
   std::map<std::string, PoolPlace> Places() const;         // by name
   PoolTotals Totals() const;
 

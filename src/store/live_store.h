@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -109,6 +110,7 @@ class LiveStore final : public VariantStore {
                    std::vector<PooledName>& moved);
   void PutBack(const std::vector<PooledName>& moved);  // the last one first
   void RestorePool();
+  void WarnOfDamage();
   Result<std::shared_ptr<const Variant>> RegisterFrom(Origin origin, const std::string& name,
                                                       const std::string& directory, const RegisterOptions& options);
   Result<Opened> Open(const std::string& name, const std::string& directory, const RegisterOptions& options,
@@ -158,6 +160,7 @@ class LiveStore final : public VariantStore {
 
   std::mutex pool_changes_;                    // a merge and its registrations; taken before `changes_`
   const std::unique_ptr<AdapterSlots> slots_;  // null = none
+  std::set<std::string> said_damaged_;         // slots; with pool_changes_
 
   // Changes of names come one after another; taken before the locks of registry and set, never while one is held.
   std::mutex changes_;

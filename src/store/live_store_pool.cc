@@ -45,6 +45,7 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterPooled(const std::stri
   Status accepted;
   add.accept = [&](const AdapterSlots::Placed& placed) { return accepted = MoveNames(placed, name, own, moved); };
   const auto evicted = slots_->Add(name, directory, add);
+  WarnOfDamage();
   if (!evicted.ok()) {
     PutBack(moved);
     return accepted.ok() ? evicted.status().Annotate("variant \"" + name + "\"") : accepted;
@@ -107,8 +108,21 @@ Status LiveStore::Retire(const std::string& name, const std::string& expected_ge
   return removed;
 }
 
+// Once of each slot.
+void LiveStore::WarnOfDamage() {
+  for (const AdapterSlots::Damaged& damaged : slots_->DamagedSlots()) {
+    if (!said_damaged_.insert(damaged.slot).second) continue;
+    std::string names;
+    for (const std::string& name : damaged.names) names += (names.empty() ? "\"" : ", \"") + name + "\"";
+    Warn("slot " + damaged.slot + " of the adapter pool is damaged (" + damaged.why + "); it answers for " + names +
+         ". Load these again, or stop the server and run deltafold pool evict " + slots_->directory() + " --slot " +
+         damaged.slot);
+  }
+}
+
 void LiveStore::RestorePool() {
   if (slots_ == nullptr) return;
+  WarnOfDamage();
   for (const auto& [name, directory] : slots_->Directories()) {
     const auto restored = RegisterFrom(Origin::kPooled, name, directory, {.root = directory, .replace = true});
     if (!restored.ok()) Warn("not restored, stays in the adapter pool: " + restored.status().message());

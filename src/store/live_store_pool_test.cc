@@ -108,5 +108,32 @@ TEST_F(LiveStorePoolTest, ANameThatCouldNotBeRestoredCanBeUnloaded) {
   EXPECT_TRUE(StateOnDisk().slots.empty());
 }
 
+TEST_F(LiveStorePoolTest, ADamagedSlotIsToldOfAndAllElseIsServed) {
+  for (const std::string what : {"directory", "tensors", "bytes"}) {
+    SetUp();
+    warnings_.clear();
+    std::string slot;
+    {
+      const auto store = Pooled(UINT64_MAX, 2 * kOne);
+      ValueOrDie(store->Register("a", Made(11), {}));
+      ValueOrDie(store->Register("b", Made(12), {}));
+      slot = StatusFor(*store, "a").pool->slot;
+    }
+    const std::string directory = PoolPath() + "/slots/" + slot;
+    if (what == "directory") fs::remove_all(directory);
+    if (what == "tensors") fs::remove(directory + "/adapter_model.safetensors");
+    if (what == "bytes") FlipLastBit(directory + "/adapter_model.safetensors");
+    const auto store = Pooled(UINT64_MAX, 2 * kOne);
+    EXPECT_NE(Warnings().find("slot " + slot), std::string::npos) << what << Warnings();
+    EXPECT_NE(Warnings().find("pool evict " + PoolPath() + " --slot " + slot), std::string::npos) << Warnings();
+    EXPECT_EQ(store->FindOrNull("a"), nullptr);
+    EXPECT_TRUE(WaitFor(*store->FindOrNull("b")).granted());
+    ValueOrDie(store->Register("a", Made(11), {}));
+    EXPECT_TRUE(WaitFor(*store->FindOrNull("a")).granted());
+    EXPECT_EQ(SlotDirectories(), 2u);
+    DF_EXPECT_OK(store->Retire("a", ""));
+  }
+}
+
 }  // namespace
 }  // namespace df
