@@ -1,6 +1,8 @@
 // Adapters that are loaded while the program runs, under the budget of an adapter pool: the pool decides which
 // directory a name stands for, and a merge registers its slot anew for all of its names.
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "format/variant_kind.h"
 #include "store/live_store.h"
@@ -65,6 +67,10 @@ Status LiveStore::MoveNames(const AdapterSlots::Placed& placed, const std::strin
   std::ranges::stable_partition(names, [&](const std::string& member) { return member != name; });
   for (const std::string& member : names) {
     const auto former = registry_.FindOrNull(member);
+    std::error_code error;
+    const bool is_there = former != nullptr && former->generation->info().digest == placed.digest &&
+                          std::filesystem::equivalent(former->directory, placed.directory, error) && !error;
+    if (is_there && member != name) continue;
     RegisterOptions own = {.root = former == nullptr ? placed.directory : former->root, .replace = true};
     if (member == name) own = options;
     moved.push_back({member, former, IsPinned(member)});
@@ -72,7 +78,8 @@ Status LiveStore::MoveNames(const AdapterSlots::Placed& placed, const std::strin
     if (registered.ok()) continue;
     moved.pop_back();
     // Nobody is answered by what could not be restored: it keeps nobody else away.
-    if (member == name || former != nullptr) return registered.status();
+    if (member == name) return registered.status();
+    if (former != nullptr) return registered.status().Annotate("variant \"" + name + "\" would share a slot");
     Warn(registered.status().message());
   }
   return Status::Ok();
