@@ -92,9 +92,6 @@ Status ReplaceTemplate(const std::string& path, LoadedBase& base) {
   return Status::Ok();
 }
 
-// A slot of two unrelated adapters of one length is off by 0.71 of it for both; one of three may be by 1.12.
-constexpr double kDefaultPoolError = 0.9;
-
 // Half of what is free for variants, up to four fifths where those given need it: the KV cache takes half of the rest.
 // Unknown (0) free memory bounds nothing.
 LiveStoreOptions StoreOptionsFor(const ServeOptions& options, uint64_t free_bytes) {
@@ -106,12 +103,8 @@ LiveStoreOptions StoreOptionsFor(const ServeOptions& options, uint64_t free_byte
                             .state_file = options.state_file,
                             .variant_dir = options.variant_dir};
   if (options.adapter_pool_bytes > 0) {
-    store.pool = options.adapter_pool;
-    store.pool->budget_bytes = options.adapter_pool_bytes;
-    if (!store.pool->max_error) store.pool->max_error = kDefaultPoolError;
-    store.pool_directory = options.adapter_pool_dir;
-    if (store.pool_directory.empty() && !options.state_file.empty())
-      store.pool_directory = options.state_file + ".pool";
+    store.pool = PoolSettingsOf(options);
+    store.pool_directory = PoolDirectoryOf(options);
   }
   if (options.variant_bytes != 0) return store;
   store.budget_bytes = free_bytes == 0 ? UINT64_MAX : free_bytes / 2;
@@ -240,6 +233,7 @@ Status CheckKeys(const std::vector<std::string>& keys, const char* variable) {
 
 Status CheckOptions(const ServeOptions& options) {
   DF_RETURN_IF_ERROR(CheckKernelOptions(options.kernels));
+  DF_RETURN_IF_ERROR(CheckPoolOptions(options));
   DF_RETURN_IF_ERROR(CheckKeys(options.api_keys, "DELTAFOLD_API_KEY"));
   DF_RETURN_IF_ERROR(CheckKeys(options.admin_api_keys, "DELTAFOLD_ADMIN_API_KEY"));
   if (options.host.empty()) return InvalidArgument("host must not be empty: 127.0.0.1, or 0.0.0.0 for all addresses");
@@ -324,6 +318,7 @@ Status Serve(ServeOptions options) {
   PrintSummary(family, *engine,
                "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" + std::to_string(server->port()));
   WarnOfOpenDoors(options, logger);
+  if (const std::string unused = WhatAnUnusedPoolHolds(options); !unused.empty()) logger.warn("{}", Printable(unused));
   // Last: whoever waits for the file finds everything said.
   if (!options.port_file.empty()) {
     DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));

@@ -109,7 +109,7 @@ void AddPoolOptions(const Command& command, ServeOptions& options) {
       .Env("DELTAFOLD_ADAPTER_POOL_MAX_ERROR")
       .Value("E");
   command
-      .Option("--adapter-pool-threshold", options.adapter_pool.threshold,
+      .Option("--adapter-pool-threshold", options.adapter_pool_threshold,
               "kmerge++: a free slot is taken only where no slot is as similar as this [0.5]")
       .Env("DELTAFOLD_ADAPTER_POOL_THRESHOLD")
       .Value("S");

@@ -3,6 +3,7 @@
 #define DELTAFOLD_CLI_SERVE_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct ServeOptions {
   uint64_t adapter_pool_bytes = 0;  // 0 = no pool
   std::string adapter_pool_dir;     // "" = beside the state file, or a temporary one
   PoolSettings adapter_pool;
+  std::optional<double> adapter_pool_threshold;
   size_t max_model_len = 0;
   size_t max_num_seqs = 64;
   size_t max_num_batched_tokens = 512;
@@ -52,6 +54,13 @@ struct ServeOptions {
 };
 
 void AddServeOptions(const Command& command, ServeOptions& options);
+
+// Of --adapter-pool-*: kInvalidArgument naming one that would have no effect.
+Status CheckPoolOptions(const ServeOptions& options);
+PoolSettings PoolSettingsOf(const ServeOptions& options);
+std::string PoolDirectoryOf(const ServeOptions& options);  // "" = a temporary one
+// Without --adapter-pool-bytes: what to say of adapters in a pool beside the state file. "" = nothing.
+std::string WhatAnUnusedPoolHolds(const ServeOptions& options);
 
 struct ModuleArgument {
   std::string name;
