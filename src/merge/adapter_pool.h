@@ -35,7 +35,8 @@ struct PoolAdded {
 };
 
 struct PoolAddOptions {
-  bool replace = false;  // an id that is there leaves its slot first
+  bool replace = false;   // an id that is there leaves its slot first
+  std::string root = {};  // kept with the member: at most 4096 bytes of UTF-8, else ""
   PoolScore score = {};
   // How much a slot is used, in place of the uses that were counted: least first goes what is evicted.
   std::function<double(const PoolSlot& slot)> use_of = {};

@@ -161,7 +161,7 @@ bool PoolAddition::TakesFreeSlot() const {
 }
 
 // The slot that answers for the id with this content already.
-const PoolSlot* PoolAddition::OwnSlotOrNull() {
+PoolSlot* PoolAddition::OwnSlotOrNull() {
   for (PoolSlot& slot : next_.slots) {
     const auto own = std::ranges::find(slot.members, id_, &PoolMember::id);
     if (own == slot.members.end() || slot.text_digest != text_digest_) continue;
@@ -179,6 +179,7 @@ Result<const PoolSlot*> PoolAddition::JoinOrNull() {
     PoolMember member = *record;
     member.id = id_;
     member.digest = digest_;
+    member.root = root_;
     member.own_score = member.score = own_score_;
     if (slot.n_merged > 1 && options_.score) {
       DF_ASSIGN_OR_RETURN(member.score, options_.score(id_, pool_.DirectoryOf(slot.name)));
@@ -197,7 +198,8 @@ Result<PoolAdded> PoolAddition::Run(const std::string& adapter_directory) {
     return FailedPrecondition("the id " + Quoted(id_) + " is in the pool already");
   }
   DF_RETURN_IF_ERROR(Read(adapter_directory));
-  if (const PoolSlot* own = OwnSlotOrNull(); own != nullptr) {
+  if (PoolSlot* own = OwnSlotOrNull(); own != nullptr) {
+    std::ranges::find(own->members, id_, &PoolMember::id)->root = root_;
     added_.slot = own->name;
     added_.shared = true;
     DF_RETURN_IF_ERROR(Commit(*own));
@@ -240,7 +242,7 @@ Result<PoolAdded> PoolAddition::TakeSlot() {
   for (size_t i = 0; i < next_.slots.size(); ++i) {
     made_.uses = i == 0 ? next_.slots[i].uses : std::min(made_.uses, next_.slots[i].uses);
   }
-  made_.members = {{.id = id_, .digest = digest_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
+  made_.members = {{.id = id_, .digest = digest_, .root = root_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
   if (!best_.empty()) added_.similarity = similarities_.at(best_);
   Step("write slot");
   DF_ASSIGN_OR_RETURN(AtomicDirectory directory,
@@ -294,6 +296,7 @@ Status PoolAddition::DescribeMerged(const PoolSlot& former, const AdapterMerge& 
   }
   made_.members.push_back({.id = id_,
                            .digest = digest_,
+                           .root = root_,
                            .norm = added_norm,
                            .distance_at_most = merge.added_error,
                            .distance_estimate = merge.added_error,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/atomic_file.h"
+#include "base/utf8.h"
 #include "merge/adapter_merge.h"
 #include "merge/adapter_pool.h"
 #include "merge/pool_sketches.h"
@@ -18,11 +19,16 @@ namespace df {
 class PoolAddition {
  public:
   PoolAddition(AdapterPool& pool, ThreadPool& threads, std::string id, const PoolAddOptions& options)
-      : pool_(pool), threads_(threads), id_(std::move(id)), options_(options), next_(pool.state()) {}
+      : pool_(pool), threads_(threads), id_(std::move(id)), options_(options), next_(pool.state()) {
+    const bool is_kept = options.root.size() <= kMaxRootBytes && IsValidUtf8(options.root);
+    if (is_kept) root_ = options.root;
+  }
 
   Result<PoolAdded> Run(const std::string& adapter_directory);
 
  private:
+  static constexpr size_t kMaxRootBytes = 4096;
+
   const PoolSettings& settings() const { return next_.settings; }
   uint64_t FreeBytes() const;
   void Step(std::string_view name) const {
@@ -32,7 +38,7 @@ class PoolAddition {
   Status Read(const std::string& adapter_directory);
   bool IsSound(PoolSlot& slot);  // reads it
   Status CheckShapes();
-  const PoolSlot* OwnSlotOrNull();
+  PoolSlot* OwnSlotOrNull();
   Result<const PoolSlot*> JoinOrNull();
   Result<AdapterFactors> ReadSlot(const PoolSlot& slot) const;
   Status Compare();
@@ -57,6 +63,7 @@ class PoolAddition {
   PoolState next_;
 
   // What is added.
+  std::string root_;
   std::string source_;  // as given: the folder of its text's files
   std::shared_ptr<const PeftAdapter> adapter_;
   std::string digest_, text_digest_, whole_;

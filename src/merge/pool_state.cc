@@ -91,6 +91,7 @@ Json ToJson(const PoolSettings& settings) {
 Json ToJson(const PoolMember& member) {
   return {{"id", member.id},
           {"digest", member.digest},
+          {"root", member.root},
           {"norm", member.norm},
           {"distance_at_most", member.distance_at_most},
           {"distance_estimate", member.distance_estimate},
@@ -159,6 +160,7 @@ Result<PoolMember> ReadMember(const Json& json) {
   DF_ASSIGN_OR_RETURN(member.id, JsonString(json, "id"));
   DF_ASSIGN_OR_RETURN(member.digest, JsonStringOr(json, "digest", ""));
   if (!member.digest.empty() && !IsDigest(member.digest)) return Corrupt("a member has a digest that is none");
+  DF_ASSIGN_OR_RETURN(member.root, JsonStringOr(json, "root", ""));
   DF_RETURN_IF_ERROR(ReadLength(json, "norm", member.norm));
   DF_RETURN_IF_ERROR(ReadLength(json, "distance_at_most", member.distance_at_most));
   DF_RETURN_IF_ERROR(ReadLength(json, "distance_estimate", member.distance_estimate));
@@ -326,6 +328,7 @@ bool DropMember(std::string_view id, PoolState& state) {
       state.slots.erase(slot);
     } else if (!gone.digest.empty() && slot->RecordOrNull(gone.digest, slot->text_digest) == nullptr) {
       gone.id.clear();
+      gone.root.clear();
       slot->former.push_back(std::move(gone));
     }
     return true;

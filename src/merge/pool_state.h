@@ -49,6 +49,7 @@ Status CheckPoolSettings(const PoolSettings& settings);
 struct PoolMember {
   std::string id;
   std::string digest = {};               // of what was added, as PeftAdapter::Digest; "" = not known (older files)
+  std::string root = {};                 // where it was added from, as that was given; "" = not known
   double norm = 0;                       // |delta-W| of what was added under the id; 0 of what is never merged
   double distance_at_most = 0;           // |slot - delta-W|: proven. Exact, but for rounding, until a later merge
   double distance_estimate = 0;          // the same by sketches, within what is proven

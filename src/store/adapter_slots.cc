@@ -61,7 +61,7 @@ void AdapterSlots::Show() {
 Result<std::vector<std::string>> AdapterSlots::Add(const std::string& name, const std::string& directory,
                                                    const AddOptions& options) {
   const std::scoped_lock lock(changes_);
-  PoolAddOptions add = {.replace = options.replace};
+  PoolAddOptions add = {.replace = options.replace, .root = options.root};
   add.use_of = [&](const PoolSlot& slot) {
     double sum = 0;
     for (const PoolMember& member : slot.members) {
@@ -89,11 +89,13 @@ Status AdapterSlots::Remove(const std::string& name) {
   return removed;
 }
 
-std::map<std::string, std::string> AdapterSlots::Directories() const {
-  std::map<std::string, std::string> directories;
+std::map<std::string, AdapterSlots::Kept> AdapterSlots::Directories() const {
+  std::map<std::string, Kept> directories;
   for (const PoolSlot& slot : State()->slots) {
     if (!slot.damage.empty()) continue;
-    for (const PoolMember& member : slot.members) directories[member.id] = pool_->DirectoryOf(slot.name);
+    for (const PoolMember& member : slot.members) {
+      directories[member.id] = {.directory = pool_->DirectoryOf(slot.name), .root = member.root};
+    }
   }
   return directories;
 }

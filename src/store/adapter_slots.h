@@ -31,6 +31,7 @@ class AdapterSlots {
   };
   struct AddOptions {
     bool replace = false;                          // a name that is there leaves its slot first
+    std::string root;                              // kept with the name
     std::map<std::string, double> requests_per_s;  // by name: the least used slot is evicted first
     // PoolAddOptions::accept. Must not change these slots; what it sees of them is as before.
     std::function<Status(const Placed&)> accept;
@@ -47,7 +48,10 @@ class AdapterSlots {
   std::vector<Damaged> DamagedSlots() const;
   const std::string& directory() const { return pool_->directory(); }
   bool Has(const std::string& name) const { return State()->FindOrNull(name) != nullptr; }
-  std::map<std::string, std::string> Directories() const;  // by name, of slots that are not damaged
+  struct Kept {
+    std::string directory, root;  // "" = not known
+  };
+  std::map<std::string, Kept> Directories() const;  // by name, of slots that are not damaged
   std::map<std::string, PoolPlace> Places() const;         // by name
   PoolTotals Totals() const;
 

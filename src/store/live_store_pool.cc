@@ -41,7 +41,7 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterPooled(const std::stri
   }
   RegisterOptions own = options;
   own.root = options.root.empty() ? directory : options.root;
-  AdapterSlots::AddOptions add = {.replace = options.replace || taken == nullptr, .requests_per_s = {}, .accept = {}};
+  AdapterSlots::AddOptions add = {.replace = options.replace || taken == nullptr, .root = own.root, .requests_per_s = {}, .accept = {}};
   for (const VariantStatus& status : Statuses()) add.requests_per_s[status.variant->name] = status.requests_per_s;
   std::vector<PooledName> moved;
   Status accepted;
@@ -130,8 +130,9 @@ void LiveStore::WarnOfDamage() {
 void LiveStore::RestorePool() {
   if (slots_ == nullptr) return;
   WarnOfDamage();
-  for (const auto& [name, directory] : slots_->Directories()) {
-    const auto restored = RegisterFrom(Origin::kPooled, name, directory, {.root = directory, .replace = true});
+  for (const auto& [name, kept] : slots_->Directories()) {
+    const std::string& root = kept.root.empty() ? kept.directory : kept.root;
+    const auto restored = RegisterFrom(Origin::kPooled, name, kept.directory, {.root = root, .replace = true});
     if (!restored.ok()) Warn("not restored, stays in the adapter pool: " + restored.status().message());
   }
 }

@@ -135,5 +135,17 @@ TEST_F(LiveStorePoolTest, ADamagedSlotIsToldOfAndAllElseIsServed) {
   }
 }
 
+TEST_F(LiveStorePoolTest, ARestartKeepsWhatWasGivenAsTheRoot) {
+  std::string before;
+  {
+    const auto store = Pooled();
+    ValueOrDie(store->Register("a", Made(11), {.root = "made a"}));
+    ValueOrDie(store->Register("b", Made(12), {.root = "made b"}));
+    before = Picture(*store);
+  }
+  EXPECT_NE(before.find("made a"), std::string::npos);
+  EXPECT_EQ(Picture(*Pooled()), before);
+}
+
 }  // namespace
 }  // namespace df
