@@ -134,5 +134,21 @@ TEST_F(AdapterPoolContentTest, OfOlderFilesIsNotKnownAndTheyAreRead) {
   EXPECT_TRUE(ValueOrDie(Add("b", Made(2, 0.5F), {.replace = true})).shared);
 }
 
+TEST_F(AdapterPoolContentTest, ARefusalForRoomSaysWhatTheMergedSlotWouldTake) {
+  const std::string wide = testing::WriteMade(
+      MakeFactors({{.rank = 9}, {.path = testing::kDown, .rank = 9}}, 3), directory_ / "wide");
+  Create({.budget_bytes = kOne + 8});
+  DF_ASSERT_OK(Add("a", Made(1)));
+  ExpectRefusal(Add("wide", wide), StatusCode::kResourceExhausted,
+                {"slot 000001", std::to_string(3 * kOne) + " bytes", std::to_string(kOne + 8)});
+}
+
+TEST_F(AdapterPoolContentTest, ASlotWithoutSketchesIsNamedAsWhatIsDamaged) {
+  Create({.budget_bytes = kOne});
+  DF_ASSERT_OK(Add("a", Made(1)));
+  fs::remove(pool_->DirectoryOf("000001") + "/pool_sketches.safetensors");
+  ExpectRefusal(Add("b", Made(2)), StatusCode::kCorrupt, {"slot 000001 of the pool"});
+}
+
 }  // namespace
 }  // namespace df

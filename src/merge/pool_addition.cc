@@ -138,7 +138,13 @@ Status PoolAddition::Compare() {
     DF_ASSIGN_OR_RETURN(AdapterFactors factors, std::move(read));
     const double similarity = Similarity(threads_, factors, factors_);
     similarities_[slot.name] = similarity;
-    if (MergedBytes(factors) > slot.bytes + free_bytes) continue;
+    if (const uint64_t needs = MergedBytes(factors), room = slot.bytes + free_bytes; needs > room) {
+      if (!why_not_merged_.empty() && needs - room >= least_lack_) continue;
+      least_lack_ = needs - room;
+      why_not_merged_ = "merged with slot " + slot.name + " it would take " + std::to_string(needs) + " bytes, that has " +
+                        std::to_string(room) + " with what is left";
+      continue;
+    }
     if (!best_.empty() && similarity <= similarities_.at(best_)) continue;
     best_ = slot.name;
     best_factors_ = std::move(factors);
@@ -224,7 +230,10 @@ Result<PoolAdded> PoolAddition::Run(const std::string& adapter_directory) {
   if (!best_.empty()) return Merge();
   const std::string needs = "the adapter takes " + std::to_string(bytes_) + " bytes, the pool has " +
                             std::to_string(FreeBytes()) + " of " + std::to_string(settings().budget_bytes) + " left";
-  return Refused(ResourceExhausted(whole_.empty() ? needs + ", and no slot that it could be merged into"
+  const std::string why = why_not_merged_.empty()
+                              ? "none is whole, may be merged and brings the same files of a tokenizer and a template"
+                              : why_not_merged_;
+  return Refused(ResourceExhausted(whole_.empty() ? needs + ", and no slot that it could be merged into: " + why
                                                   : needs + ", and it cannot be merged: it has " + whole_));
 }
 
@@ -346,8 +355,12 @@ Status PoolAddition::CheckMembers() const {
 
 Result<PoolAdded> PoolAddition::Merge() {
   const auto former = std::ranges::find(next_.slots, best_, &PoolSlot::name);
-  DF_ASSIGN_OR_RETURN(PoolSketches sketches, ReadSketches(pool_.DirectoryOf(best_)));
-  DF_ASSIGN_OR_RETURN(const auto old_adapter, PeftAdapter::Open(pool_.DirectoryOf(best_)));
+  Result<PoolSketches> read = ReadSketches(pool_.DirectoryOf(best_));
+  if (!read.ok()) return Corrupt("slot " + best_ + " of the pool: " + read.status().message());
+  PoolSketches sketches = *std::move(read);
+  const auto opened = PeftAdapter::Open(pool_.DirectoryOf(best_));
+  if (!opened.ok()) return Corrupt("slot " + best_ + " of the pool: " + opened.status().message());
+  const auto& old_adapter = *opened;
   DF_ASSIGN_OR_RETURN(const AdapterMerge merge, MergeAdapter(threads_, best_factors_,
                                                              {.n_merged = former->n_merged,
                                                               .sum_of_norms = former->sum_of_norms,

@@ -75,6 +75,8 @@ class PoolAddition {
   std::map<std::string, double> similarities_;  // to slots that it could be merged with
   std::string best_;                            // the most similar that has room for it; "" = none
   AdapterFactors best_factors_;
+  std::string why_not_merged_;  // with the slot that lacks the fewest bytes for it
+  uint64_t least_lack_ = 0;
 
   PoolSlot made_;  // what it becomes
   PoolAdded added_;
