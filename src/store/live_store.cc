@@ -146,9 +146,10 @@ Result<std::shared_ptr<const Variant>> LiveStore::Publish(Origin origin, Opened 
 
 // Whether one of its names is pinned, `but` not counted.
 bool LiveStore::HasPinnedName(const Variant& variant, const std::string& but) const {
-  const auto all = registry_.List();
-  return std::any_of(all.begin(), all.end(), [&](const auto& other) {
-    return other->generation == variant.generation && other->name != but && IsPinned(other->name);
+  const std::set<std::string> pinned = pinned_.All();
+  return std::any_of(pinned.begin(), pinned.end(), [&](const std::string& name) {
+    const auto other = registry_.FindOrNull(name);
+    return name != but && other != nullptr && other->generation == variant.generation;
   });
 }
 
@@ -194,14 +195,6 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterFrom(Origin origin, co
   }
 }
 
-// An adapter that sits on `name`; "" = none does.
-std::string LiveStore::ChildOf(const std::string& name) const {
-  for (const auto& other : registry_.List()) {
-    if (other->parent == name) return other->name;
-  }
-  return "";
-}
-
 // A parent keeps its content while it has children: they would go on with the old one, of which nothing tells any more,
 // and be opened on the new one by a restart.
 Status LiveStore::CheckFamily(const Opened& opened) const {
@@ -211,7 +204,7 @@ Status LiveStore::CheckFamily(const Opened& opened) const {
     return InUse("its parent \"" + variant.parent + "\" was changed while it was opened: try again");
   }
   const auto former = registry_.FindOrNull(variant.name);
-  const std::string child = ChildOf(variant.name);
+  const std::string child = registry_.ChildOf(variant.name);
   if (child.empty() || former->generation->info().digest == opened.source->info.digest) return Status::Ok();
   return InUse("\"" + variant.name + "\" is the parent of \"" + child +
                "\": retire that before its parent is replaced");
@@ -221,10 +214,7 @@ Status LiveStore::CheckFamily(const Opened& opened) const {
 void LiveStore::ReleaseIfNameless(const Variant& variant) {
   const Status unpinned = ApplyPin(variant, false);
   DF_CHECK(unpinned.ok());
-  for (const auto& other : registry_.List()) {
-    if (other->generation == variant.generation) return;
-  }
-  set_->Retire(StoredOf(variant));
+  if (!registry_.HasNameFor(*variant.generation)) set_->Retire(StoredOf(variant));
 }
 
 // One that could not be restored, or a pin of what is not there.
@@ -242,7 +232,7 @@ Status LiveStore::RetireFrom(Origin origin, const std::string& name, const std::
   const auto found = registry_.Find(name, expected_generation);
   if (!found.ok() && found.status().code() == StatusCode::kNotFound) return RetireAbsent(name);
   DF_RETURN_IF_ERROR(found.status());
-  if (const std::string child = ChildOf(name); !child.empty()) {
+  if (const std::string child = registry_.ChildOf(name); !child.empty()) {
     return InUse("\"" + name + "\" is the parent of \"" + child + "\": retire that first");
   }
   // A pin goes with an operator's word. What is away from the watched directory may come back.

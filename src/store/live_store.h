@@ -127,7 +127,6 @@ class LiveStore final : public VariantStore {
   bool IsPinned(const std::string& name) const { return pinned_.Has(name); }
   bool HasPinnedName(const Variant& variant, const std::string& but = {}) const;
   bool IsSettled(const std::string& name) const;
-  std::string ChildOf(const std::string& name) const;
   Status CheckFamily(const Opened& opened) const;
   ResidentSet::Picture PictureOf(const std::vector<std::shared_ptr<const Variant>>& all) const;
   void ReleaseIfNameless(const Variant& variant);

@@ -81,19 +81,46 @@ Status Registry::CheckName(const std::string& name) const {
                          "\" means the variant \"" + name.substr(base_name_.size() + 1) + "\"");
 }
 
+// Nothing is counted when memory runs out.
+void Registry::Count(const Variant& variant) {
+  size_t& n = n_names_.try_emplace(variant.generation.get(), 0).first->second;
+  if (!variant.parent.empty()) children_[variant.parent].insert(variant.name);
+  ++n;
+}
+
+// Of a name that is gone, or that now sits on `next_parent`.
+void Registry::Uncount(const Variant& former, const std::string& next_parent) {
+  const auto children = children_.find(former.parent);
+  if (children != children_.end() && former.parent != next_parent) {
+    children->second.erase(former.name);
+    if (children->second.empty()) children_.erase(children);
+  }
+  const auto n = n_names_.find(former.generation.get());
+  if (--n->second == 0) n_names_.erase(n);
+}
+
 Result<std::shared_ptr<const Variant>> Registry::Put(std::shared_ptr<const Variant> variant,
                                                      const PutOptions& options) {
   DF_RETURN_IF_ERROR(CheckName(variant->name));
   const std::scoped_lock lock(mutex_);
   const auto found = variants_.find(variant->name);
   if (found == variants_.end() && options.expected_generation.empty()) {
-    variants_.emplace(variant->name, std::move(variant));
+    const auto added = variants_.emplace(variant->name, nullptr).first;
+    try {
+      Count(*variant);
+    } catch (...) {
+      variants_.erase(added);
+      throw;
+    }
+    added->second = std::move(variant);
     return std::shared_ptr<const Variant>();
   }
   if (found != variants_.end() && !options.replace) {
     return FailedPrecondition("the name \"" + variant->name + "\" is taken already");
   }
   DF_RETURN_IF_ERROR(FindLocked(variant->name, options.expected_generation).status());
+  Count(*variant);
+  Uncount(*found->second, variant->parent);
   return std::exchange(found->second, std::move(variant));
 }
 
@@ -102,6 +129,7 @@ Result<std::shared_ptr<const Variant>> Registry::Remove(const std::string& name,
   const std::scoped_lock lock(mutex_);
   DF_ASSIGN_OR_RETURN(const auto found, FindLocked(name, expected_generation));
   std::shared_ptr<const Variant> removed = found->second;
+  Uncount(*removed, "");
   variants_.erase(found);
   return removed;
 }
@@ -129,6 +157,18 @@ std::vector<std::shared_ptr<const Variant>> Registry::List() const {
     if (!variant->IsBase()) list.push_back(variant);
   }
   return list;
+}
+
+std::string Registry::ChildOf(const std::string& name) const {
+  const std::scoped_lock lock(mutex_);
+  const auto children = children_.find(name);
+  return children == children_.end() || children->second.empty() ? "" : *children->second.begin();
+}
+
+bool Registry::HasNameFor(const Generation& generation) const {
+  const std::scoped_lock lock(mutex_);
+  const auto n = n_names_.find(&generation);
+  return n != n_names_.end() && n->second > 0;
 }
 
 Status GenerationMismatch(const std::string& expected, const std::string& found) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,15 +70,24 @@ class Registry {
   // The variant called `name`; "base:variant" is accepted for any registered variant. nullptr when unknown.
   std::shared_ptr<const Variant> FindOrNull(std::string_view name) const;
   std::vector<std::shared_ptr<const Variant>> List() const;  // base first, then by name
+  // The first name whose parent is `name`; "" = none's is. Takes no longer with more names.
+  std::string ChildOf(const std::string& name) const;
+  // Whether a name stands for it. Takes no longer with more names.
+  bool HasNameFor(const Generation& generation) const;
   const std::string& base_name() const { return base_name_; }
 
  private:
   using Map = std::map<std::string, std::shared_ptr<const Variant>, std::less<>>;
   Result<Map::const_iterator> FindLocked(const std::string& name, const std::string& expected_generation) const;
+  void Count(const Variant& variant);
+  void Uncount(const Variant& former, const std::string& next_parent);
 
   std::string base_name_;
   mutable std::mutex mutex_;
   Map variants_;
+  // What variants_ says, the other way round.
+  std::map<std::string, std::set<std::string>> children_;  // by parent
+  std::map<const Generation*, size_t> n_names_;            // that stand for it
 };
 
 }  // namespace df

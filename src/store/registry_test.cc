@@ -96,5 +96,47 @@ TEST_F(RegistryTest, RemovesWhatIsExpected) {
   EXPECT_EQ(registry_.FindOrNull("math"), nullptr);
 }
 
+std::shared_ptr<const Variant> On(const std::string& parent, const Variant& variant) {
+  auto child = std::make_shared<Variant>(variant);
+  child->parent = parent;
+  return child;
+}
+
+TEST_F(RegistryTest, KnowsTheChildrenOfANameThroughEveryChange) {
+  const auto first = Named("first"), second = Named("second");
+  EXPECT_EQ(registry_.ChildOf("math"), "");
+  DF_EXPECT_OK(Add(On("math", *second)));
+  DF_EXPECT_OK(Add(On("math", *first)));
+  EXPECT_EQ(registry_.ChildOf("math"), "first");
+  ValueOrDie(registry_.Put(On("math", *first), {.replace = true}));  // the same once more
+  EXPECT_EQ(registry_.ChildOf("math"), "first");
+  ValueOrDie(registry_.Put(On("sql", *first), {.replace = true}));
+  EXPECT_EQ(registry_.ChildOf("math"), "second");
+  EXPECT_EQ(registry_.ChildOf("sql"), "first");
+  ValueOrDie(registry_.Put(first, {.replace = true}));
+  EXPECT_EQ(registry_.ChildOf("sql"), "");
+  ValueOrDie(registry_.Remove("second", ""));
+  EXPECT_EQ(registry_.ChildOf("math"), "");
+  EXPECT_EQ(registry_.ChildOf(""), "");
+}
+
+TEST_F(RegistryTest, KnowsWhetherAGenerationHasANameThroughEveryChange) {
+  const auto variant = Named("a"), other = Named("b");
+  auto alias = std::make_shared<Variant>(*variant);
+  alias->name = "alias";
+  EXPECT_FALSE(registry_.HasNameFor(*variant->generation));
+  DF_EXPECT_OK(Add(variant));
+  DF_EXPECT_OK(Add(alias));
+  ValueOrDie(registry_.Remove("a", ""));
+  EXPECT_TRUE(registry_.HasNameFor(*variant->generation));
+  ValueOrDie(registry_.Put(alias, {.replace = true}));
+  EXPECT_TRUE(registry_.HasNameFor(*variant->generation));
+  auto changed = std::make_shared<Variant>(*other);
+  changed->name = "alias";
+  ValueOrDie(registry_.Put(changed, {.replace = true}));
+  EXPECT_FALSE(registry_.HasNameFor(*variant->generation));
+  EXPECT_TRUE(registry_.HasNameFor(*other->generation));
+}
+
 }  // namespace
 }  // namespace df
