@@ -44,6 +44,12 @@ sigset_t BlockEndingSignals() {
 
 // The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
 struct Log {
+// Whether one of the signals has come; it is taken.
+bool EndWanted(const sigset_t& signals) {
+  constexpr timespec kNow = {};
+  return sigtimedwait(&signals, nullptr, &kNow) > 0;
+}
+
   explicit Log(const std::string& level)
       : writer(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1, [] { BlockEndingSignals(); })),
         logger(std::make_shared<spdlog::async_logger>("deltafold",
@@ -307,7 +313,12 @@ Status Serve(ServeOptions options) {
   const sigset_t signals = BlockEndingSignals();  // from here on: every thread started below inherits it
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartServedEngine(options, family));
   const StoreLink link(*family.store, *engine);
-  family.store->RestoreAndWatch();
+  RestoreHooks hooks = {.gives_up = [&signals] { return EndWanted(signals); }};
+  if (root) hooks.resolve = [&root](const std::string& directory) { return root->Resolve(directory); };
+  if (!family.store->RestoreAndWatch(hooks)) {
+    logger.info("stopped while the state file was restored");
+    return Status::Ok();
+  }
   ServerMetrics metrics(family.store->base_name());
   const auto service = server::MakeTextService(*engine, *family.store);
   server::ServerOptions server_options = ToServerOptions(options, logger);

@@ -119,6 +119,7 @@ AdminAnswer Registered(const AdminContext& context, const AdapterFields& fields,
       context.store.Register(fields.name, directory,
                              {.root = fields.path,
                               .parent = fields.parent == context.store.base_name() ? "" : fields.parent,
+                              .given = context.root->AsGiven(fields.path),
                               .replace = fields.load_inplace,
                               .expected_generation = fields.expected_generation,
                               .pinned = fields.pinned});

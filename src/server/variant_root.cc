@@ -79,7 +79,14 @@ Result<VariantRoot> VariantRoot::Open(const std::string& directory) {
   if (!fs::is_directory(canonical, error)) {
     return FailedPrecondition("variant-root " + directory + " is not a directory");
   }
-  return VariantRoot(canonical.string());
+  const fs::path given = fs::absolute(directory, error);
+  return VariantRoot(canonical.string(), error ? canonical.string() : given.string());
+}
+
+std::string VariantRoot::AsGiven(const std::string& given) const {
+  const fs::path wanted = fs::path(given_) / given;
+  std::error_code error;
+  return fs::exists(wanted, error) ? wanted.string() : given;
 }
 
 Result<std::string> VariantRoot::Resolve(const std::string& given) const {

@@ -21,11 +21,15 @@ class VariantRoot {
   // too long), kFailedPrecondition (not under the root, or leading out of it; a FIFO, socket or device; too many files)
   // and kNotFound (nothing there). Of what lies outside nothing is told, not even whether it exists.
   Result<std::string> Resolve(const std::string& given) const;
+  // `given`, that Resolve has found, in words that mean the same in a later process: absolute with its links as they
+  // are, or the hub id. To be resolved again before it is read.
+  std::string AsGiven(const std::string& given) const;
 
  private:
-  explicit VariantRoot(std::string directory) : directory_(std::move(directory)) {}
+  VariantRoot(std::string directory, std::string given) : directory_(std::move(directory)), given_(std::move(given)) {}
 
   std::string directory_;  // canonical
+  std::string given_;      // absolute, links as they are
 };
 
 }  // namespace df::server

@@ -98,6 +98,19 @@ TEST_F(VariantRootTest, FollowsLinksThatStayInside) {
   EXPECT_TRUE(Root().Resolve("volume").ok());
 }
 
+TEST_F(VariantRootTest, SaysWhatWasGivenSoThatALaterProcessFindsIt) {
+  fs::create_directory_symlink("sql", Path("root/current"));
+  fs::create_directory_symlink(Path("root"), Path("mounted"));
+  const VariantRoot root = ValueOrDie(VariantRoot::Open(Path("mounted")));
+  EXPECT_EQ(ValueOrDie(root.Resolve("current")), fs::canonical(Path("root/sql")).string());
+  EXPECT_EQ(root.AsGiven("current"), Path("mounted/current"));  // no link is followed
+  EXPECT_EQ(root.AsGiven(Path("root/current")), Path("root/current"));
+  EXPECT_EQ(root.AsGiven("org/of-the-hub"), "org/of-the-hub");
+  for (const char* given : {"current", "org/math"}) {
+    EXPECT_EQ(ValueOrDie(root.Resolve(root.AsGiven(given))), ValueOrDie(root.Resolve(given)));
+  }
+}
+
 TEST_F(VariantRootTest, RefusesWhatIsNoFile) {
   ASSERT_EQ(mkfifo(Path("root/sql/adapter_config.json").c_str(), 0600), 0);
   ExpectRefused("sql", StatusCode::kFailedPrecondition, "no regular file: adapter_config.json");

@@ -100,6 +100,7 @@ Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::st
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
   opened.given = !error && std::filesystem::exists(absolute, error) ? absolute.string() : directory;  // else a hub id
+  if (!options.given.empty()) opened.given = options.given;
   opened.variant->root = options.root.empty() ? directory : options.root;
   opened.variant->parent = under->IsBase() ? "" : under->name;
   return opened;

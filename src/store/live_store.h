@@ -54,6 +54,12 @@ struct GivenVariant {
   std::string parent = {};  // as in RegisterOptions; given as well
 };
 
+struct RestoreHooks {
+  std::function<bool()> gives_up = {};  // asked before each name; yes: nothing more is done
+  // Where the directory of a line may be read now, links resolved; an error leaves the name out. Empty: where it says.
+  std::function<Result<std::string>(const std::string& directory)> resolve = {};
+};
+
 // Thread-safe.
 class LiveStore final : public VariantStore {
  public:
@@ -66,7 +72,8 @@ class LiveStore final : public VariantStore {
   // A pinned name may also come from the state file or the watched directory, where there is one: Ready waits for it.
   Status AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned);
   // Registers what the state file holds (what cannot be is a warning, and stays in the file), then begins to watch.
-  void RestoreAndWatch();
+  // False when it was given up.
+  bool RestoreAndWatch(const RestoreHooks& hooks = {});
   // Loads keep to their rate while it says yes. As ResidentSet::SetBusyProbe.
   void SetBusyProbe(std::function<bool()> is_busy) { set_->SetBusyProbe(std::move(is_busy)); }
 
@@ -132,7 +139,7 @@ class LiveStore final : public VariantStore {
   void ReleaseIfNameless(const Variant& variant);
   Result<std::vector<Opened>> OpenGiven(const std::vector<GivenVariant>& given) const;
   Status LoadGiven(const std::vector<std::shared_ptr<const Variant>>& variants);
-  void Restore(const StoredState& stored);
+  bool Restore(const StoredState& stored, const RestoreHooks& hooks);
   // What the watching thread knows; its own.
   struct OpenChange {
     WatchedChange change;

@@ -155,23 +155,31 @@ Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& v
   });
 }
 
-void LiveStore::RestoreAndWatch() {
+bool LiveStore::RestoreAndWatch(const RestoreHooks& hooks) {
   RestorePool();
-  if (state_ != nullptr) Restore(state_->state());
+  if (state_ != nullptr && !Restore(state_->state(), hooks)) return false;
   if (options_.variant_dir.empty()) {
     has_looked_ = true;
   } else {
     watcher_ = StartQuietThread([this] { WatchLoop(); });
   }
+  return true;
 }
 
-void LiveStore::Restore(const StoredState& stored) {
+bool LiveStore::Restore(const StoredState& stored, const RestoreHooks& hooks) {
   for (const bool on_parent : {false, true}) {
     for (const auto& [name, at] : stored.registrations) {
       if (at.parent.empty() == on_parent) continue;
-      const auto restored =
-          RegisterFrom(Origin::kRestored, name, at.directory, {.root = at.root, .parent = at.parent, .replace = true});
-      if (!restored.ok()) Warn("not restored, stays in the state file: " + restored.status().message());
+      if (hooks.gives_up && hooks.gives_up()) return false;
+      Result<std::string> directory = hooks.resolve ? hooks.resolve(at.directory) : at.directory;
+      Status restored = directory.status();
+      if (directory.ok()) {
+        const RegisterOptions options = {.root = at.root, .parent = at.parent, .replace = true};
+        restored = RegisterFrom(Origin::kRestored, name, *directory, options).status();
+      } else {
+        restored = restored.Annotate("variant \"" + name + "\", " + at.directory);
+      }
+      if (!restored.ok()) Warn("not restored, stays in the state file: " + restored.message());
     }
   }
   for (const auto& [name, is_pinned] : stored.pins) {
@@ -184,6 +192,7 @@ void LiveStore::Restore(const StoredState& stored) {
       Warn("\"" + name + "\" cannot be pinned: " + done.message());
     }
   }
+  return true;
 }
 
 void LiveStore::WatchLoop() {

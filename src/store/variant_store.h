@@ -63,6 +63,7 @@ struct StoreStats {
 
 struct RegisterOptions {
   std::string root = {};                 // the string the operator gave, shown as it is
+  std::string given = {};                // what a restart opens, its links as they are then; "" = the directory
   std::string parent = {};               // a registered 1-bit variant that an adapter sits on; "" = the base
   bool replace = false;                  // a name that is taken gets a new generation
   std::string expected_generation = {};  // digest that a replace (or retire, pin ...) must find; "" = any
