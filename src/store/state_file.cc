@@ -100,14 +100,14 @@ Status ReadLines(std::string_view text, StoredState& state, std::vector<std::str
 
 Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std::vector<std::string>& warnings) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0) return IoError("cannot open " + path, errno);
+  if (fd < 0) return IoError("cannot open the state file " + path, errno);
   std::error_code error;
   const std::filesystem::path target = std::filesystem::canonical(path, error);  // a link to it stays
   std::unique_ptr<StateFile> file(new StateFile(error ? path : target.string()));
   file->fd_ = fd;
   // Locked before it is read: two servers must not both take it for theirs.
   if (flock(file->fd_, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return IoError("cannot lock " + path, errno);
+    if (errno != EWOULDBLOCK) return IoError("cannot lock the state file " + path, errno);
     return FailedPrecondition(path + " is in use by another process: give each server its own state file");
   }
   if (!IsAt(file->fd_, path)) return Unavailable(path + " was replaced while it was opened: try again");
@@ -115,8 +115,23 @@ Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std:
   const Status read = ReadLines(content, file->state_, warnings);
   if (!read.ok()) return read.Annotate(path);
   for (std::string& warning : warnings) warning = path + ": " + warning;
-  DF_RETURN_IF_ERROR(file->Rewrite());
+  if (const Status rewritten = file->Rewrite(); !rewritten.ok()) {
+    DF_RETURN_IF_ERROR(file->GoOnUnshortened(content, rewritten));
+    warnings.push_back("the state file " + path + " is used as it is: it could not be rewritten in its shortest form: " +
+                       rewritten.message() + "; make room on its disk, or changes may be refused");
+  }
   return file;
+}
+
+// The file as it was read, when it is whole but for a last line that was never acknowledged.
+Status StateFile::GoOnUnshortened(const std::string& content, const Status& why) {
+  if (!is_named_) return Status::Ok();  // it is rewritten; the next change makes its name durable
+  size_bytes_ = compact_bytes_ = content.rfind('\n') + 1;  // 0: not even the first line
+  if (size_bytes_ > 0 && (size_bytes_ == content.size() || ftruncate(fd_, static_cast<off_t>(size_bytes_)) == 0)) {
+    return Status::Ok();
+  }
+  return why.Annotate("the state file " + path_ +
+                              " cannot be written: make room on its disk, or give another with --state-file");
 }
 
 StateFile::~StateFile() {

@@ -28,7 +28,8 @@ struct StoredState {
 class StateFile {
  public:
   // Reads `path` (an absent or empty one is an empty state; a link is followed), rewrites it in its shortest form and
-  // keeps it open and locked. Lines that cannot be read are left out; `warnings` says which and why. The only errors
+  // keeps it open and locked. Lines that cannot be read are left out; `warnings` says which and why. So it does when a
+  // file that is there could not be rewritten (a full disk): it is used as it is. The only errors
   // are kFailedPrecondition (another process has it; no regular file; not ours, which is left as it is), kUnsupported
   // (a later version), kResourceExhausted (over 64 MB), kUnavailable (just replaced) and kIo.
   static Result<std::unique_ptr<StateFile>> Open(const std::string& path, std::vector<std::string>& warnings);
@@ -49,6 +50,7 @@ class StateFile {
   explicit StateFile(std::string path) : path_(std::move(path)) {}
   Status Append(const std::string& lines);
   Status Rewrite();
+  Status GoOnUnshortened(const std::string& content, const Status& why);
   Status MakeNamed();
   void CompactWhenLong();
 

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -20,6 +22,23 @@ namespace {
 
 using testing::StatusOf;
 using testing::ValueOrDie;
+
+// No file grows beyond so many bytes while this lives: a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t n_bytes) {
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &former_);
+    const rlimit limit = {.rlim_cur = n_bytes, .rlim_max = former_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &former_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit former_ = {};
+};
 
 class StateFileTest : public ::testing::Test {
  protected:
@@ -166,6 +185,40 @@ TEST_F(StateFileTest, StaysShortHoweverOftenThingsChange) {
   const std::string root(50'000, 'r');
   for (int i = 0; i < 80; ++i) DF_EXPECT_OK(file->Register("v", {.directory = "/d", .root = root, .parent = ""}));
   EXPECT_LT(Content().size(), size_t{2} << 20);
+}
+
+TEST_F(StateFileTest, IsUsedAsItIsWhereItCannotBeRewritten) {
+  const std::string whole =
+      "{\"deltafold_state\":1}\n{\"op\":\"register\",\"name\":\"a\",\"directory\":\"/a\"}\n"
+      "{\"op\":\"pin\",\"name\":\"a\"}\n";
+  for (const std::string cut : {"", "{\"op\":\"unp"}) {
+    Write(whole + cut);
+    std::unique_ptr<StateFile> file;
+    {
+      const FileSizeLimit full(8);
+      file = Open();
+      ASSERT_EQ(warnings_.size(), cut.empty() ? 1u : 2u);
+      EXPECT_NE(warnings_.back().find("state file " + path_ + " is used as it is"), std::string::npos)
+          << warnings_.back();
+      EXPECT_EQ(file->state().registrations.size(), 1u);
+      EXPECT_EQ(Content(), whole);
+      EXPECT_EQ(file->SetPinned("b", true).code(), StatusCode::kIo);
+      EXPECT_EQ(StatusOf(StateFile::Open(path_, warnings_)).code(), StatusCode::kFailedPrecondition);  // it is locked
+    }
+    DF_EXPECT_OK(file->SetPinned("b", true));
+    file.reset();
+    EXPECT_EQ(Open()->state().pins, (std::map<std::string, bool>{{"a", true}, {"b", true}}));
+    EXPECT_TRUE(warnings_.empty());
+  }
+}
+
+TEST_F(StateFileTest, SaysWhichFileCannotBeBegunAndWhatToDo) {
+  const FileSizeLimit full(8);
+  const Status refused = StatusOf(StateFile::Open(path_, warnings_));
+  EXPECT_EQ(refused.code(), StatusCode::kIo);
+  for (const std::string& word : {"the state file " + path_ + " cannot be written", std::string("--state-file")}) {
+    EXPECT_NE(refused.message().find(word), std::string::npos) << refused.message();
+  }
 }
 
 }  // namespace
