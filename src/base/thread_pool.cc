@@ -67,7 +67,7 @@ ThreadPool::ThreadPool(size_t n_threads, std::vector<NumaNode> nodes) : nodes_(s
     for (size_t worker = 1; worker <= n_workers; ++worker) {
       workers_.emplace_back([this, worker] { Work(worker); });
     }
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // no thread, no memory
   }
   KeepWorkersOff(sched_getcpu());
 }

@@ -3,10 +3,17 @@
 namespace df::server {
 
 WorkerPool::WorkerPool(size_t n_threads, size_t max_queued) : max_queued_(max_queued) {
-  for (size_t i = 0; i < n_threads; ++i) threads_.emplace_back([this] { Work(); });
+  try {
+    for (size_t i = 0; i < n_threads; ++i) threads_.emplace_back([this] { Work(); });
+  } catch (...) {  // no thread, no memory: those that there are end first
+    End();
+    throw;
+  }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { End(); }
+
+void WorkerPool::End() {
   std::deque<std::function<void()>> dropped;  // destroyed outside the lock
   {
     const std::lock_guard lock(mutex_);

@@ -15,6 +15,7 @@ namespace df::server {
 // Thread-safe. The destructor drops what is queued, waits for what runs.
 class WorkerPool {
  public:
+  // std::system_error, or std::bad_alloc, when a thread cannot be started: none is left then.
   WorkerPool(size_t n_threads, size_t max_queued);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -25,6 +26,7 @@ class WorkerPool {
 
  private:
   void Work();
+  void End();
 
   const size_t max_queued_;
   std::mutex mutex_;

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <new>
 #include <set>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -51,8 +50,9 @@ Status ForEach(size_t n, size_t n_threads, const Body& body) {
   };
   std::vector<std::thread> threads;
   try {
+    threads.reserve(n_threads);
     for (size_t i = 1; i < std::min(n, n_threads); ++i) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // fewer threads do
+  } catch (const std::exception&) {  // no thread, no memory: fewer do
   }
   work();
   for (std::thread& thread : threads) thread.join();

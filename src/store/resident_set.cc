@@ -67,12 +67,16 @@ ResidentSet::ResidentSet(std::shared_ptr<const BaseWeights> base, ResidentSetOpt
       cache_(options.cache),
       bucket_(options.load_bytes_per_second) {}
 
-ResidentSet::~ResidentSet() { DF_CHECK(threads_.empty()); }
+// Some are left where its owner could not be made: no thread, no memory.
+ResidentSet::~ResidentSet() {
+  if (!threads_.empty()) Stop();
+}
 
 void ResidentSet::StartThreads(size_t n_loaders) {
   for (size_t i = 0; i < n_loaders; ++i) threads_.push_back(StartQuietThread([this] { LoadLoop(); }));
   threads_.push_back(StartQuietThread([this] { DropLoop(); }));
 }
+  threads_.reserve(n_loaders + 1);  // one that runs must not be lost for want of memory to keep it
 
 void ResidentSet::Stop() {
   {

@@ -65,6 +65,7 @@ struct ResidentSetOptions {
 // Thread-safe.
 class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
  public:
+  // std::system_error, or std::bad_alloc, when a thread cannot be started: none is left then.
   static std::shared_ptr<ResidentSet> Create(std::shared_ptr<const BaseWeights> base, ResidentSetOptions options);
   ~ResidentSet();
 
@@ -108,7 +109,8 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   void SetWaker(std::function<void()> wake);
   // Whether somebody decodes now: loads keep to the rate then. Called on loader threads; empty = always.
   void SetBusyProbe(std::function<bool()> is_busy);
-  // Ends the threads; loads under way are given up. Called once by whoever owns the set.
+  // Ends the threads; loads under way are given up. Called by whoever owns the set, for a generation may be the last that
+  // refers to it, and end on one of its threads.
   void Stop();
 
  private:

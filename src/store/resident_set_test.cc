@@ -1,0 +1,37 @@
+#include "store/resident_set.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <system_error>
+
+namespace df {
+namespace {
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // those need address space of their own
+// Leaves room for the stacks of some threads, but not of a thousand.
+[[noreturn]] void ExitHavingAskedForTooManyThreads() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t bytes = (rlim_t{pages} << 12) + (rlim_t{100} << 20);
+  const rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(99);
+  CacheOptions cache;
+  cache.max_loads = 1000;
+  try {
+    static_cast<void>(ResidentSet::Create(nullptr, {.cache = cache}));
+  } catch (const std::system_error&) {
+    std::_Exit(42);
+  }
+  std::_Exit(1);
+}
+
+TEST(ResidentSet, EndsTheThreadsItHasWhereItCannotHaveAll) {
+  EXPECT_EXIT(ExitHavingAskedForTooManyThreads(), ::testing::ExitedWithCode(42), "");
+}
+#endif
+
+}  // namespace
+}  // namespace df
