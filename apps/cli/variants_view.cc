@@ -106,8 +106,9 @@ Result<std::string> VariantsTable(const Json& list, int64_t now_unix) {
   if (!totals.ok()) return NoList(totals.status());
   std::string text = AddRows(rows, *base, now_unix) + *totals;
   for (const Row& row : rows) {
-    if (row.state != "failed") continue;
-    text += Printable(row.id + ": " + row.failure) + "; tried again in " + FormatDuration(row.retry_s) + "\n";
+    if (row.state != "failed" && row.failure.empty()) continue;
+    text += Printable(row.id + ": " + row.failure);
+    text += (row.state == "failed" ? "; tried again in " + FormatDuration(row.retry_s) : "") + "\n";
   }
   return text;
 }
@@ -118,7 +119,7 @@ Result<std::string> VariantLine(const Json& json) {
   std::string line = row->id + ": " + row->state;
   if (row->pinned) line += ", pinned";
   if (row->bytes > 0) line += ", " + FormatBytes(row->bytes) + " in memory";
-  if (row->state == "failed") line += ", " + row->failure;
+  if (!row->failure.empty()) line += ", " + row->failure;
   return Printable(line);
 }
 

@@ -269,6 +269,18 @@ TEST_F(AdminRoutesTest, ListsWhatOperatorsWantToKnow) {
   EXPECT_EQ((*models)["data"][1]["pinned"], false);
 }
 
+TEST_F(AdminRoutesTest, SaysWhyARegisteredVariantCannotBeHad) {
+  service_.scripted_store().Edit("sql", [](VariantStatus& row) {
+    row.state = ResidencyState::kRegistered;
+    row.failure = ResourceExhausted("needs 5 bytes");
+  });
+  Start();
+  const Json row = Row("sql");
+  EXPECT_EQ(row["state"], "registered");
+  EXPECT_EQ(row["failure"]["message"], "needs 5 bytes");
+  EXPECT_EQ(row["failure"]["retry_in_seconds"], nullptr);
+}
+
 TEST_F(AdminRoutesTest, ShowsResidencyAsItIsAtTheScrape) {
   Start();
   const auto running = [&] {

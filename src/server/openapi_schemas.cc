@@ -77,7 +77,7 @@ const std::string_view kOpenApiSchemas = R"json({
   "generation": {"type": "string"}, "kind": {"type": "string", "enum": ["delta", "lora"]},
   "parent": {"type": "string"}, "root": {"type": "string"}, "state": {"$ref": "#/components/schemas/Residency"},
   "failure": {"type": ["object", "null"], "properties": {"message": {"type": "string"},
-    "retry_in_seconds": {"type": "number"}}},
+    "retry_in_seconds": {"type": ["number", "null"]}}},
   "pinned": {"type": "boolean"}, "auto_pinned": {"type": "boolean"},
   "tiers": {"type": "array", "items": {"type": "string", "enum": ["disk", "host"]}},
   "bytes": {"type": "integer"}, "resident_bytes": {"type": "integer"}, "stored_bytes": {"type": "integer"},

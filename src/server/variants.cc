@@ -9,10 +9,11 @@ namespace {
 constexpr size_t kMaxGenerationBytes = 256;
 
 Json FailureOf(const VariantStatus& status) {
-  if (status.state != ResidencyState::kFailed) return nullptr;
+  const bool has_failed = status.state == ResidencyState::kFailed;
+  if (!has_failed && (status.state != ResidencyState::kRegistered || status.failure.ok())) return nullptr;
   Json failure = Json::object();
   failure["message"] = WithoutPaths(status.failure.message(), status.variant->directory);
-  failure["retry_in_seconds"] = static_cast<double>(status.retry_in_ms) * 1e-3;
+  failure["retry_in_seconds"] = has_failed ? Json(static_cast<double>(status.retry_in_ms) * 1e-3) : Json(nullptr);
   return failure;
 }
 

@@ -279,6 +279,8 @@ Status LiveStore::Unpin(const std::string& name, const std::string& expected_gen
 
 Status LiveStore::Prefetch(const std::string& name, const std::string& expected_generation) {
   DF_ASSIGN_OR_RETURN(const auto variant, registry_.Find(name, expected_generation));
+  const Status fits = set_->CheckFits(StoredOf(*variant));
+  if (!fits.ok()) return fits.Annotate("variant \"" + name + "\"");
   set_->Prefetch(StoredOf(*variant));
   return Status::Ok();
 }
@@ -305,6 +307,8 @@ std::vector<VariantStatus> LiveStore::Statuses() const {
   for (size_t i = 0; i < picture.views.size(); ++i) {
     const std::shared_ptr<const Variant>& variant = all[i + 1];
     VariantStatus& row = rows.emplace_back(StatusOf(variant, picture.views[i], picture.now_us));
+    const auto kept_out = picture.kept_out.find(StoredOf(*variant).id());
+    if (kept_out != picture.kept_out.end() && row.failure.ok()) row.failure = kept_out->second;
     row.pinned = IsPinned(variant->name);
     row.auto_pinned = picture.auto_pinned.contains(StoredOf(*variant).id());
     if (const auto place = places.find(variant->name); place != places.end()) row.pool = place->second;

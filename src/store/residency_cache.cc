@@ -78,20 +78,38 @@ uint64_t ResidencyCache::BytesWithPins(const Pins& pins, CacheId id, const Cache
   return needs_parent ? sum + entries_.at(content.parent).content.bytes : sum;
 }
 
-Status ResidencyCache::CheckBudget(uint64_t own_bytes, uint64_t needed_bytes) const {
+// `needed_bytes` holds what is pinned, its own and what `beside` names.
+Status ResidencyCache::CheckBudget(uint64_t own_bytes, uint64_t needed_bytes, const Pins& pins,
+                                   const char* beside) const {
   if (needed_bytes <= options_.budget_bytes) return Status::Ok();
-  return ResourceExhausted("needs " + std::to_string(own_bytes) + " bytes, " + std::to_string(needed_bytes) +
-                           " with its parent and what is pinned; the budget for variants is " +
-                           std::to_string(options_.budget_bytes) + " bytes (variant-bytes)");
+  const auto text = [](uint64_t bytes) { return std::to_string(bytes) + " bytes"; };
+  std::string why = "needs " + text(own_bytes);
+  if (needed_bytes - pins.bytes != own_bytes) why += ", " + text(needed_bytes - pins.bytes) + " with " + beside;
+  if (pins.bytes == 0) {
+    why += "; the budget for variants is " + text(options_.budget_bytes) + " (--variant-bytes)";
+  } else {
+    why += "; what is pinned, and tokenizers, take " + text(pins.bytes) + " of the " + text(options_.budget_bytes) +
+           " for variants: unpin something or raise --variant-bytes";
+  }
+  return ResourceExhausted(std::move(why));
 }
 
-Status ResidencyCache::CheckFits(const CacheContent& content) const {
-  return CheckBudget(content.bytes, BytesWithPins(PinsOf(), kNoCacheId, content));
+Status ResidencyCache::CheckFits(const Pins& pins, CacheId id, const CacheContent& content) const {
+  return CheckBudget(content.bytes, BytesWithPins(pins, id, content), pins, "its parent");
 }
 
-Status ResidencyCache::CheckFits(CacheId id) const {
-  const CacheContent& content = entries_.at(id).content;
-  return CheckBudget(content.bytes, BytesWithPins(PinsOf(), id, content));
+Status ResidencyCache::CheckFits(const CacheContent& content) const { return CheckFits(PinsOf(), kNoCacheId, content); }
+
+Status ResidencyCache::CheckFits(CacheId id) const { return CheckFits(PinsOf(), id, entries_.at(id).content); }
+
+std::map<CacheId, Status> ResidencyCache::KeptOut() const {
+  const Pins pins = PinsOf();
+  std::map<CacheId, Status> kept_out;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.phase != Phase::kOut) continue;
+    if (Status fits = CheckFits(pins, id, entry.content); !fits.ok()) kept_out.emplace(id, std::move(fits));
+  }
+  return kept_out;
 }
 
 Status ResidencyCache::CheckCharge(uint64_t bytes) const {
@@ -100,7 +118,7 @@ Status ResidencyCache::CheckCharge(uint64_t bytes) const {
   for (const auto& [id, entry] : entries_) {
     if (!entry.retired) most_bytes = std::max(most_bytes, BytesWithPins(pins, id, entry.content));
   }
-  return CheckBudget(bytes, bytes + most_bytes);
+  return CheckBudget(bytes, bytes + most_bytes, pins, "the largest variant");
 }
 
 Status ResidencyCache::SetPinned(CacheId id, bool pinned, int64_t now_us) {
@@ -199,13 +217,17 @@ CacheGrant ResidencyCache::TryLease(CacheId id, int64_t now_us) {
     return {.granted = true, .failure = {}};
   }
   Status failure = FailureOf(entry, now_us);
-  if (failure.ok()) failure = CheckFits(id);
+  bool kept_out = false;
+  if (failure.ok()) {
+    failure = CheckFits(id);
+    kept_out = !failure.ok();
+  }
   if (failure.ok()) {
     Ask(entry, now_us);
   } else {
     entry.asked_us = -1;  // he is told, and waits no more
   }
-  return {.granted = false, .failure = std::move(failure)};
+  return {.granted = false, .failure = std::move(failure), .kept_out = kept_out};
 }
 
 void ResidencyCache::EndLease(CacheId id, int64_t now_us) {

@@ -59,7 +59,8 @@ struct CacheContent {
 
 struct CacheGrant {
   bool granted = false;
-  Status failure = {};  // not granted: why it cannot be had now; ok = it is on its way
+  Status failure = {};    // not granted: why it cannot be had now; ok = it is on its way
+  bool kept_out = false;  // the failure is that there is no room beside what is pinned
 };
 
 // What is known of one generation.
@@ -100,7 +101,7 @@ class ResidencyCache {
   void Revive(CacheId id);  // a name stands for it (again), its files were found good: a failure is forgotten
   // Nobody can ask for it any more. Its id is gone once its memory is.
   void Forget(CacheId id);
-  // kResourceExhausted, with both numbers, when it can never be resident beside what is pinned.
+  // kResourceExhausted, with the numbers, when it can never be resident beside what is pinned.
   Status CheckFits(const CacheContent& content) const;  // before Add
   Status CheckFits(CacheId id) const;
   // As CheckFits(CacheContent), of a charge: also when one that has a name could never be resident beside it.
@@ -135,6 +136,7 @@ class ResidencyCache {
   bool Knows(CacheId id) const { return entries_.contains(id); }
   std::vector<CacheId> Ids() const;
   CacheEntryView View(CacheId id, int64_t now_us) const;
+  std::map<CacheId, Status> KeptOut() const;  // of those not in memory: whose CheckFits fails, and how
   std::set<CacheId> AutoPinned(int64_t now_us) const;  // the most wanted of the resident ones
   uint64_t budget_bytes() const { return options_.budget_bytes; }
   uint64_t reserved_bytes() const { return reserved_bytes_; }
@@ -201,7 +203,8 @@ class ResidencyCache {
   double ScoreOf(const Entry& entry, int64_t now_us) const;
   Pins PinsOf() const;
   uint64_t BytesWithPins(const Pins& pins, CacheId id, const CacheContent& content) const;
-  Status CheckBudget(uint64_t own_bytes, uint64_t needed_bytes) const;
+  Status CheckBudget(uint64_t own_bytes, uint64_t needed_bytes, const Pins& pins, const char* beside) const;
+  Status CheckFits(const Pins& pins, CacheId id, const CacheContent& content) const;
   Status FailureOf(Entry& entry, int64_t now_us);
   void Ask(Entry& entry, int64_t now_us);
   std::vector<Wanted> WantedInOrder(int64_t now_us) const;

@@ -580,5 +580,24 @@ TEST(LoadHistogram, SortsTimesIntoTheIntervalsThatEndWithThem) {
   EXPECT_DOUBLE_EQ(histogram.sum_s, 121.0101);
 }
 
+TEST(ResidencyCache, SaysWhatPinsTakeOfTheBudget) {
+  Driven driven(Budget(100));
+  const CacheId parent = driven.Add(30), pinned = driven.Add(60), child = driven.Add(20, parent);
+  EXPECT_TRUE(driven.cache.KeptOut().empty());
+  EXPECT_EQ(driven.cache.CheckFits({.bytes = 101}).message(),
+            "needs 101 bytes; the budget for variants is 100 bytes (--variant-bytes)");
+  DF_EXPECT_OK(driven.cache.SetPinned(pinned, true, driven.now_us));
+  const std::map<CacheId, Status> kept_out = driven.cache.KeptOut();
+  ASSERT_EQ(kept_out.size(), 1u);
+  EXPECT_EQ(kept_out.at(child).message(),
+            "needs 20 bytes, 50 bytes with its parent; what is pinned, and tokenizers, take 60 bytes of the 100 bytes for "
+            "variants: unpin something or raise --variant-bytes");
+  EXPECT_TRUE(driven.cache.TryLease(child, driven.now_us).kept_out);
+  EXPECT_FALSE(driven.cache.TryLease(parent, driven.now_us).kept_out);
+  EXPECT_EQ(driven.cache.CheckCharge(11).message(),
+            "needs 11 bytes, 61 bytes with the largest variant; what is pinned, and tokenizers, take 60 bytes of the 100 "
+            "bytes for variants: unpin something or raise --variant-bytes");
+}
+
 }  // namespace
 }  // namespace df

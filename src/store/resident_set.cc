@@ -11,9 +11,12 @@ namespace df {
 namespace {
 
 // What a client may read: the operator's words, with files in them, are in the variant's status.
-Status PublicFailure(const Status& cause) {
+Status PublicFailure(const CacheGrant& refused) {
+  const Status& cause = refused.failure;
   std::string why;
-  if (cause.message().starts_with(kGenerationGone)) {
+  if (refused.kept_out) {
+    why = "what is pinned leaves no room for it";
+  } else if (cause.message().starts_with(kGenerationGone)) {
     why = std::string(kGenerationGone) + ": its files were changed in place";
   } else if (cause.code() == StatusCode::kResourceExhausted) {
     why = "there is not enough memory for it";
@@ -73,10 +76,10 @@ ResidentSet::~ResidentSet() {
 }
 
 void ResidentSet::StartThreads(size_t n_loaders) {
+  threads_.reserve(n_loaders + 1);  // one that runs must not be lost for want of memory to keep it
   for (size_t i = 0; i < n_loaders; ++i) threads_.push_back(StartQuietThread([this] { LoadLoop(); }));
   threads_.push_back(StartQuietThread([this] { DropLoop(); }));
 }
-  threads_.reserve(n_loaders + 1);  // one that runs must not be lost for want of memory to keep it
 
 void ResidentSet::Stop() {
   {
@@ -253,7 +256,7 @@ LeaseAttempt ResidentSet::TryLease(CacheId id, int64_t now_us) {
       return attempt;
     }
     if (!grant.failure.ok()) {
-      attempt.failure = PublicFailure(grant.failure);
+      attempt.failure = PublicFailure(grant);
       return attempt;
     }
     if (stopping_) attempt.failure = Unavailable("shutting down");
@@ -299,6 +302,7 @@ ResidentSet::Picture ResidentSet::PictureOf(const std::vector<const StoredGenera
   const std::scoped_lock lock(mutex_);
   picture.now_us = clock_->NowUs();
   picture.auto_pinned = cache_.AutoPinned(picture.now_us);
+  picture.kept_out = cache_.KeptOut();
   for (const StoredGeneration* generation : generations) {
     picture.views.push_back(cache_.View(generation->id(), picture.now_us));
   }

@@ -95,6 +95,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   struct Picture {
     std::vector<CacheEntryView> views;  // one for each asked for
     std::set<CacheId> auto_pinned;
+    std::map<CacheId, Status> kept_out;  // as ResidencyCache::KeptOut
     int64_t now_us = 0;
   };
   Picture PictureOf(const std::vector<const StoredGeneration*>& generations) const;  // of one moment

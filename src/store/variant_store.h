@@ -38,7 +38,7 @@ struct PoolTotals {
 struct VariantStatus {
   std::shared_ptr<const Variant> variant;
   ResidencyState state = ResidencyState::kRegistered;
-  Status failure;                      // why, when kFailed
+  Status failure;                      // why, when kFailed; when kRegistered: why it cannot be had beside what is pinned
   int64_t retry_in_ms = 0;             // until a load is tried again, when kFailed
   bool pinned = false;                 // by the operator: stays resident
   bool auto_pinned = false;            // among the most wanted
@@ -93,7 +93,7 @@ class VariantStore {
   virtual Status Retire(const std::string& name, const std::string& expected_generation) = 0;
   virtual Status Pin(const std::string& name, const std::string& expected_generation) = 0;
   virtual Status Unpin(const std::string& name, const std::string& expected_generation) = 0;
-  // Starts a load; does not wait for it.
+  // Starts a load; does not wait for it. kResourceExhausted when there is no room for it beside what is pinned.
   virtual Status Prefetch(const std::string& name, const std::string& expected_generation) = 0;
   // Gives its memory back now. kFailedPrecondition while pinned or leased.
   virtual Status Evict(const std::string& name, const std::string& expected_generation) = 0;
