@@ -77,7 +77,11 @@ ResidentSet::~ResidentSet() {
 
 void ResidentSet::StartThreads(size_t n_loaders) {
   threads_.reserve(n_loaders + 1);  // one that runs must not be lost for want of memory to keep it
-  for (size_t i = 0; i < n_loaders; ++i) threads_.push_back(StartQuietThread([this] { LoadLoop(); }));
+  for (size_t i = 0; i < n_loaders; ++i) {
+    const auto context = std::make_shared<KernelContext>(1);  // here: a thread could tell nobody that it has no memory
+    context->readers = readers_;
+    threads_.push_back(StartQuietThread([this, context] { LoadLoop(*context); }));
+  }
   threads_.push_back(StartQuietThread([this] { DropLoop(); }));
 }
 
@@ -343,9 +347,7 @@ Status ResidentSet::Pace(size_t bytes) {
   return pace_stopping_ ? Cancelled("the store is shutting down") : Status::Ok();
 }
 
-void ResidentSet::LoadLoop() {
-  KernelContext context(1);
-  context.readers = readers_;
+void ResidentSet::LoadLoop(KernelContext& context) {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const std::optional<CacheId> id = cache_.NextLoad(clock_->NowUs());

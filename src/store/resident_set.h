@@ -131,7 +131,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   void EndAsk(CacheId id);
   void EndCharge(CacheId id);
   void Forget(CacheId id, const std::string& digest);
-  void LoadLoop();
+  void LoadLoop(KernelContext& context);
   void LoadOne(KernelContext& context, CacheId id, std::unique_lock<std::mutex>& lock);
   Result<std::shared_ptr<const VariantWeights>> Pack(KernelContext& context, const StoredGeneration& generation,
                                                      bool was_damaged, PackOptions options) const;
