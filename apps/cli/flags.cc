@@ -76,7 +76,17 @@ OptionRef& OptionRef::ShowDefault() {
 }
 
 OptionRef& OptionRef::Range(uint64_t min, uint64_t max) {
-  option_->check(CLI::Range(min, max));
+  const auto check = [min, max](const std::string& text) -> std::string {
+    uint64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    const bool has_leading_zero = text.size() > 1 && text[0] == '0';
+    const bool is_whole = error == std::errc() && rest == end && !has_leading_zero;
+    if (is_whole && value >= min && value <= max) return "";
+    return "must be a whole number from " + std::to_string(min) + " to " + std::to_string(max) + ", got \"" +
+           Printable(text) + "\"";
+  };
+  option_->check(CLI::Validator(check, "", "WholeNumberWithin"));
   return *this;
 }
 

@@ -42,6 +42,16 @@ std::string Nearest(const std::string& word, const std::vector<std::string>& off
   return best;
 }
 
+// What stands here in the place of a flag of vLLM's; empty for others.
+std::string InsteadOf(const std::string& flag) {
+  for (const char* unneeded : {"--max-loras", "--max-cpu-loras", "--max-lora-rank"}) {
+    if (flag == unneeded) {
+      return "not needed here: any number of variants of any rank is served; --variant-bytes bounds their memory";
+    }
+  }
+  return "";
+}
+
 // The innermost command that the words led to: `bench kernels` is one of `bench`.
 CLI::App& ParsedCommand(CLI::App& app) {
   const auto parsed = app.get_subcommands();
@@ -66,8 +76,14 @@ int ReportUsage(CLI::App& app, const CLI::Error& error) {
   for (const CLI::App* sub : command.get_subcommands([](CLI::App*) { return true; }))
     offered.push_back(sub->get_name());
   for (const std::string& extra : extras) {
-    const std::string near = Nearest(extra.substr(0, extra.find('=')), offered);
-    if (!near.empty()) std::cerr << "  did you mean " << near << "?\n";
+    const std::string word = extra.substr(0, extra.find('='));
+    const std::string instead = command.get_name() == "serve" ? InsteadOf(word) : "";
+    const std::string near = Nearest(word, offered);
+    if (!instead.empty()) {
+      std::cerr << "  " << word << " is " << instead << "\n";
+    } else if (!near.empty()) {
+      std::cerr << "  did you mean " << near << "?\n";
+    }
   }
   std::cerr << "  see: deltafold " << PathOf(app, command) << "--help\n";
   return 2;

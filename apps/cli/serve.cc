@@ -4,9 +4,11 @@
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/heap.h"
@@ -42,14 +44,14 @@ sigset_t BlockEndingSignals() {
   return signals;
 }
 
-// The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
-struct Log {
 // Whether one of the signals has come; it is taken.
 bool EndWanted(const sigset_t& signals) {
   constexpr timespec kNow = {};
   return sigtimedwait(&signals, nullptr, &kNow) > 0;
 }
 
+// The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
+struct Log {
   explicit Log(const std::string& level)
       : writer(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1, [] { BlockEndingSignals(); })),
         logger(std::make_shared<spdlog::async_logger>("deltafold",
@@ -66,13 +68,7 @@ bool EndWanted(const sigset_t& signals) {
 // What the environment gives where the command line is silent; CLI11's own variables know no lists.
 void TakeListFromEnvironment(const char* variable, std::vector<std::string>& list) {
   const char* value = std::getenv(variable);
-  if (value == nullptr || !list.empty()) return;
-  std::string rest = value;
-  while (!rest.empty()) {
-    const size_t comma = rest.find(',');
-    if (comma != 0) list.push_back(rest.substr(0, comma));
-    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
-  }
+  if (value != nullptr && list.empty()) list = SplitAtCommas(value);
 }
 
 // The base with another chat template; variants without their own take it over when they are loaded.
@@ -118,6 +114,18 @@ LiveStoreOptions StoreOptionsFor(const ServeOptions& options, uint64_t free_byte
   return store;
 }
 
+// Names that only the command line could give, and does not.
+Status CheckPins(const ServeOptions& options, const std::vector<GivenVariant>& given, const std::string& base_name) {
+  if (!options.state_file.empty() || !options.variant_dir.empty()) return Status::Ok();
+  for (const std::string& name : options.pinned) {
+    const bool is_given = std::ranges::any_of(given, [&](const GivenVariant& one) { return one.name == name; });
+    if (is_given || name == base_name) continue;
+    return InvalidArgument("--pin " + Printable(name) + ": no variant of that name is given, nor a --state-file or " +
+                           "--variant-dir that it may come from");
+  }
+  return Status::Ok();
+}
+
 Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& log) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   ServedFamily family;
@@ -132,14 +140,17 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", Printable(line)); };
   DF_ASSIGN_OR_RETURN(family.store, FromFiles(LiveStore::Create(family.base, std::move(store_options))));
   std::vector<GivenVariant> given;
-  std::vector<std::string> modules = options.delta_modules;
-  modules.insert(modules.end(), options.lora_modules.begin(), options.lora_modules.end());
-  for (const std::string& argument : modules) {
-    DF_ASSIGN_OR_RETURN(const ModuleArgument module, ParseModule(argument));
-    const bool is_on_base = module.base == name || module.base == options.model;
-    given.push_back(
-        {.name = module.name, .directory = module.path, .parent = is_on_base ? std::string() : module.base});
+  for (const auto& [flag, modules] : {std::pair("--delta-modules", &options.delta_modules),
+                                      std::pair("--lora-modules", &options.lora_modules)}) {
+    for (const std::string& argument : *modules) {
+      Result<ModuleArgument> module = ParseModule(argument);
+      if (!module.ok()) return module.status().Annotate(std::string(flag) + " " + Printable(argument.substr(0, 200)));
+      const bool is_on_base = module->base == name || module->base == options.model;
+      given.push_back(
+          {.name = module->name, .directory = module->path, .parent = is_on_base ? std::string() : module->base});
+    }
   }
+  DF_RETURN_IF_ERROR(CheckPins(options, given, name));
   DF_RETURN_IF_ERROR(FromFiles(family.store->AddGiven(given, options.pinned)));
   return family;
 }
@@ -297,6 +308,7 @@ void WarnOfOpenDoors(const ServeOptions& options, spdlog::logger& logger) {
 Status Serve(ServeOptions options) {
   TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
   TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
+  TakeListFromEnvironment("DELTAFOLD_PIN", options.pinned);
   TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
   TakeListFromEnvironment("DELTAFOLD_ADMIN_API_KEY", options.admin_api_keys);
   TakeListFromEnvironment("DELTAFOLD_ALLOWED_HOSTS", options.allowed_hosts);

@@ -29,7 +29,8 @@ void AddModelOptions(const Command& command, ServeOptions& options) {
               "Variants: PEFT LoRA directories, several or repeated; also as vLLM's JSON {\"name\", "
               "\"path\",\n\"base_model_name\"}, where the last may name a delta that the adapter sits on")
       .TypeName("NAME=PATH");
-  command.Switch("--enable-lora", options.enable_lora, "Accepted for vLLM's sake: always on");
+  command.Switch("--enable-lora", options.enable_lora, "Accepted for vLLM's sake: always on")
+      .Env("DELTAFOLD_ENABLE_LORA");
   command
       .Option("--chat-template", options.chat_template,
               "Jinja file for the base and all variants without a template of their own (default: the model's)")
@@ -204,6 +205,27 @@ void AddServeOptions(const Command& command, ServeOptions& options) {
   command.Footer(kExamples);
 }
 
+std::vector<std::string> SplitAtCommas(std::string_view list) {
+  std::vector<std::string> parts(1);
+  size_t depth = 0;
+  bool is_quoted = false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const char c = list[i];
+    const bool is_outside = depth == 0 && !is_quoted;
+    if (is_outside && c == ',') {
+      parts.emplace_back();
+      continue;
+    }
+    parts.back() += c;
+    if (depth > 0 && c == '"') is_quoted = !is_quoted;
+    if (is_quoted && c == '\\' && i + 1 < list.size()) parts.back() += list[++i];
+    if (!is_quoted && c == '{' && (depth > 0 || parts.back().size() == 1)) ++depth;
+    if (!is_quoted && c == '}' && depth > 0) --depth;
+  }
+  std::erase(parts, "");
+  return parts;
+}
+
 Result<ModuleArgument> ParseModule(const std::string& argument) {
   if (argument.starts_with("{")) {
     DF_ASSIGN_OR_RETURN(const Json json, ParseJson(argument));
@@ -215,7 +237,7 @@ Result<ModuleArgument> ParseModule(const std::string& argument) {
   }
   const size_t equals = argument.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == argument.size()) {
-    return InvalidArgument("a variant is given as NAME=PATH, got \"" + argument + "\"");
+    return InvalidArgument("a variant is given as NAME=PATH or as {\"name\": NAME, \"path\": PATH}, each by itself");
   }
   return ModuleArgument{argument.substr(0, equals), argument.substr(equals + 1)};
 }

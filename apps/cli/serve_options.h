@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -61,6 +62,9 @@ PoolSettings PoolSettingsOf(const ServeOptions& options);
 std::string PoolDirectoryOf(const ServeOptions& options);  // "" = a temporary one
 // Without --adapter-pool-bytes: what to say of adapters in a pool beside the state file. "" = nothing.
 std::string WhatAnUnusedPoolHolds(const ServeOptions& options);
+
+// The parts of a list in the environment, empty ones left out; a comma within a part's JSON object divides nothing.
+std::vector<std::string> SplitAtCommas(std::string_view list);
 
 struct ModuleArgument {
   std::string name;

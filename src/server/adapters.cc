@@ -85,11 +85,12 @@ std::optional<ApiError> CheckLoad(const VariantStore& store, const AdapterFields
                                 "', the base served here is '" + store.base_name() + "'",
                             "wrong_base");
   }
-  if (!fields.load_inplace && store.FindOrNull(fields.name) != nullptr) return AlreadyLoaded(fields.name);
   if (fields.name == store.base_name()) {
-    return InvalidUserInput("'" + Shortened(fields.name) + "' is the base's name: nothing takes its place",
+    return InvalidUserInput("'" + Shortened(fields.name) + "' has already been loaded: it is the base's name, and "
+                            "nothing takes its place",
                             "invalid_name");
   }
+  if (!fields.load_inplace && store.FindOrNull(fields.name) != nullptr) return AlreadyLoaded(fields.name);
   return std::nullopt;
 }
 
@@ -118,8 +119,8 @@ AdminAnswer Registered(const AdminContext& context, const AdapterFields& fields,
   const auto registered =
       context.store.Register(fields.name, directory,
                              {.root = fields.path,
-                              .parent = fields.parent == context.store.base_name() ? "" : fields.parent,
                               .given = context.root->AsGiven(fields.path),
+                              .parent = fields.parent == context.store.base_name() ? "" : fields.parent,
                               .replace = fields.load_inplace,
                               .expected_generation = fields.expected_generation,
                               .pinned = fields.pinned});
