@@ -590,13 +590,13 @@ TEST(ResidencyCache, SaysWhatPinsTakeOfTheBudget) {
   const std::map<CacheId, Status> kept_out = driven.cache.KeptOut();
   ASSERT_EQ(kept_out.size(), 1u);
   EXPECT_EQ(kept_out.at(child).message(),
-            "needs 20 bytes, 50 bytes with its parent; what is pinned, and tokenizers, take 60 bytes of the 100 bytes for "
-            "variants: unpin something or raise --variant-bytes");
+            "needs 20 bytes, 50 bytes with its parent; what is pinned, and tokenizers, take 60 bytes of the 100 "
+            "bytes for variants: unpin something or raise --variant-bytes");
   EXPECT_TRUE(driven.cache.TryLease(child, driven.now_us).kept_out);
   EXPECT_FALSE(driven.cache.TryLease(parent, driven.now_us).kept_out);
   EXPECT_EQ(driven.cache.CheckCharge(11).message(),
-            "needs 11 bytes, 61 bytes with the largest variant; what is pinned, and tokenizers, take 60 bytes of the 100 "
-            "bytes for variants: unpin something or raise --variant-bytes");
+            "needs 11 bytes, 61 bytes with the largest variant; what is pinned, and tokenizers, take 60 bytes of the "
+            "100 bytes for variants: unpin something or raise --variant-bytes");
 }
 
 }  // namespace

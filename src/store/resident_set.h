@@ -110,7 +110,7 @@ class ResidentSet : public std::enable_shared_from_this<ResidentSet> {
   void SetWaker(std::function<void()> wake);
   // Whether somebody decodes now: loads keep to the rate then. Called on loader threads; empty = always.
   void SetBusyProbe(std::function<bool()> is_busy);
-  // Ends the threads; loads under way are given up. Called by whoever owns the set, for a generation may be the last that
+  // Ends the threads; loads under way are given up. Called by whoever owns the set: a generation may be the last that
   // refers to it, and end on one of its threads.
   void Stop();
 

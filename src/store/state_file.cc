@@ -117,7 +117,8 @@ Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std:
   for (std::string& warning : warnings) warning = path + ": " + warning;
   if (const Status rewritten = file->Rewrite(); !rewritten.ok()) {
     DF_RETURN_IF_ERROR(file->GoOnUnshortened(content, rewritten));
-    warnings.push_back("the state file " + path + " is used as it is: it could not be rewritten in its shortest form: " +
+    warnings.push_back("the state file " + path + " is used as it is: it could not be rewritten in its shortest "
+                       "form: " +
                        rewritten.message() + "; make room on its disk, or changes may be refused");
   }
   return file;

@@ -38,7 +38,7 @@ struct PoolTotals {
 struct VariantStatus {
   std::shared_ptr<const Variant> variant;
   ResidencyState state = ResidencyState::kRegistered;
-  Status failure;                      // why, when kFailed; when kRegistered: why it cannot be had beside what is pinned
+  Status failure;                      // why, when kFailed; when kRegistered: why pins keep it out
   int64_t retry_in_ms = 0;             // until a load is tried again, when kFailed
   bool pinned = false;                 // by the operator: stays resident
   bool auto_pinned = false;            // among the most wanted
