@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <fstream>
 #include <string>
-#include <system_error>
 
 #include "base/check.h"
 #include "base/cpu_quota.h"
