@@ -6,6 +6,7 @@
 
 #include "format/message.h"
 #include "format/peft_config.h"
+#include "format/peft_promises.h"
 #include "format/peft_tensors.h"
 #include "linalg/products.h"
 #include "linalg/products64.h"
@@ -76,6 +77,7 @@ double AdapterFactors::SquaredNorm() const {
 std::string WhyNotMerged(const PeftAdapter& adapter) {
   const auto parts = ListAdapterParts(adapter.file());
   if (!parts.ok()) return parts.status().message();
+  if (!CheckPromises(adapter.config(), *parts).ok()) return "";  // ReadFactors says so
   for (const auto& [path, module] : *parts) {
     for (const auto& [part, reason] : kUnmerged) {
       if (module.OrNull(part) != nullptr) return std::string(reason) + " (" + Quoted(module.OrNull(part)->name) + ")";
@@ -108,11 +110,12 @@ double InnerProduct(const FactorPair& first, const FactorPair& second) {
 }
 
 Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter) {
+  DF_ASSIGN_OR_RETURN(const auto parts, ListAdapterParts(adapter.file()));
+  const PeftConfig& config = adapter.config();
+  if (const Status kept = CheckPromises(config, parts); !kept.ok()) return kept.Annotate(adapter.directory());
   if (const std::string reason = WhyNotMerged(adapter); !reason.empty()) {
     return Unsupported(adapter.directory() + " cannot be merged: it has " + reason);
   }
-  DF_ASSIGN_OR_RETURN(const auto parts, ListAdapterParts(adapter.file()));
-  const PeftConfig& config = adapter.config();
   AdapterFactors factors{.modules = {}, .dtype = DType::kF16};
   std::vector<Source> sources;
   std::vector<FactorPair*> pairs;

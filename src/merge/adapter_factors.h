@@ -38,8 +38,9 @@ struct AdapterFactors {
   double SquaredNorm() const;
 };
 
-// What keeps `adapter` from being merged, named; empty when nothing does. Merging is defined for sums of products b a
-// alone: DoRA, biases, saved modules, replaced tokens and factors of an embedding are something else.
+// What keeps `adapter` from being merged, named; empty when nothing does, and for one that breaks what its config
+// promises, which is an error of ReadFactors. Merging is defined for sums of products b a alone: DoRA, biases, saved
+// modules, replaced tokens and factors of an embedding are something else.
 std::string WhyNotMerged(const PeftAdapter& adapter);
 
 // |b a|^2 = sum (b^T b) o (a a^T). One thread.
@@ -48,8 +49,8 @@ double SquaredNormOf(const FactorPair& pair);
 // some (d_out + d_in) 2^-24 |b1| |b2| |a1| |a2|. Both of one shape. One thread.
 double InnerProduct(const FactorPair& first, const FactorPair& second);
 
-// Takes 4 bytes an element. The only errors are kUnsupported (WhyNotMerged, or more than kMaxMergedModules), kCorrupt
-// (a module that the config does not target, a rank that it does not give, factors of different ranks, values that are
+// Takes 4 bytes an element. The only errors are CheckPromises', kUnsupported (WhyNotMerged, or more than
+// kMaxMergedModules), kCorrupt (a module that the config does not target, a rank that it does not give, factors of different ranks, values that are
 // not finite or whose product is not) and kInvalidArgument (a scale that is not finite).
 Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter);
 

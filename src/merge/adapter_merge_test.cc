@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <numeric>
 
+#include "base/atomic_file.h"
 #include "base/json.h"
 #include "merge/adapter_fixture.h"
 #include "merge/adapter_similarity.h"
@@ -331,6 +333,32 @@ TEST(AdapterFactors, NameWhatCannotBeMerged) {
   for (const char* name : {"plain-r4", "rslora-r8", "patterns", "regex-target", "bf16-stored"}) {
     EXPECT_GT(ValueOrDie(ReadFactors(pool, *ValueOrDie(PeftAdapter::Open(lora + name)))).SquaredNorm(), 0) << name;
   }
+}
+
+// What the config promises and the file lacks, or the other way round: never merged as if it were not said.
+TEST(AdapterFactors, RefuseWhatTheConfigAndTheFileDoNotAgreeOn) {
+  ThreadPool pool(1);
+  const std::string lora = std::string(DELTAFOLD_SOURCE_DIR) + "/tests/golden/lora/llama3-gqa/";
+  const auto expect = [&](const std::string& from, const std::string& changes,
+                          std::initializer_list<std::string_view> words) {
+    const testing::TemporaryDirectory directory;
+    std::filesystem::copy(from, directory / "changed", std::filesystem::copy_options::recursive);
+    const std::string config_path = directory / "changed/adapter_config.json";
+    Json config = ValueOrDie(ReadJsonFile(config_path));
+    config.update(ValueOrDie(ParseJson(changes)));
+    std::filesystem::permissions(config_path, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+    DF_ASSERT_OK(WriteFileAtomically(config_path, DumpJson(config)));
+    const auto adapter = ValueOrDie(PeftAdapter::Open(directory / "changed"));
+    EXPECT_EQ(WhyNotMerged(*adapter), "");
+    ExpectRefusal(ReadFactors(pool, *adapter), StatusCode::kCorrupt, words);
+  };
+  const std::string plain = lora + "plain-r4";
+  expect(plain, R"({"use_dora": true})", {"use_dora", "no lora_magnitude_vector"});
+  expect(plain, R"({"lora_bias": true})", {"lora_bias", "no lora_B.bias"});
+  expect(plain, R"({"modules_to_save": ["lm_head"]})", {"modules_to_save", "lm_head", "no weight"});
+  expect(plain, R"({"trainable_token_indices": [1, 2]})", {"trainable_token_indices", "embed_tokens"});
+  expect(lora + "dora", R"({"use_dora": false})", {"use_dora", "a lora_magnitude_vector"});
+  expect(lora + "lora-bias", R"({"lora_bias": false})", {"lora_bias", "false"});
 }
 
 TEST(AdapterFactors, RefuseWhatIsNotFinite) {
