@@ -225,8 +225,13 @@ Recipe NamedRecipe(const Recipe& recipe, const MergeSources& sources) {
   Recipe named = recipe;
   if (named.base_model) named.base_model = sources.base->name;
   for (size_t i = 0; i < named.models.size(); ++i) named.models[i].model = sources.models[i].name;
-  if (named.tokenizer.source == TokenizerChoice::Source::kModel)
+  if (named.tokenizer.source == TokenizerChoice::Source::kModel) {
     named.tokenizer.model = NameForPeople(recipe.tokenizer.model);
+    if (recipe.base_model == recipe.tokenizer.model) named.tokenizer.model = sources.base->name;
+    for (const MergeSource& source : sources.models) {
+      if (source.argument == recipe.tokenizer.model) named.tokenizer.model = source.name;
+    }
+  }
   return named;
 }
 

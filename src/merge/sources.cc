@@ -4,6 +4,9 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <set>
 
 #include "codec/decode.h"
 #include "format/digest.h"
@@ -36,26 +39,29 @@ Status AddVariant(MergeSource& source, const std::string& directory) {
   return Status::Ok();
 }
 
-// "model+adapter"; the name of a directory may have a '+' itself.
-Result<MergeSource> OpenPair(const std::string& argument, size_t plus) {
-  const std::string model = argument.substr(0, plus), adapter = argument.substr(plus + 1);
+// "model+adapter" in two, all else as it is; the name of a directory may have a '+' itself.
+std::vector<std::string> PartsOf(const std::string& argument) {
+  std::error_code error;
+  const size_t plus = argument.rfind('+');
+  const bool is_pair = plus != std::string::npos && plus > 0 && plus + 1 < argument.size();
+  if (!is_pair || fs::is_directory(argument, error)) return {argument};
+  return {argument.substr(0, plus), argument.substr(plus + 1)};
+}
+
+Result<MergeSource> OpenPair(const std::string& model, const std::string& adapter) {
   DF_ASSIGN_OR_RETURN(const std::string model_directory, ResolveModelDirectory(model));
   DF_ASSIGN_OR_RETURN(const std::string adapter_directory, ResolveModelDirectory(adapter));
   DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(model_directory));
   if (kind != DirectoryKind::kModel) return FailedPrecondition("what stands before '+' is no full model");
   DF_ASSIGN_OR_RETURN(MergeSource source, OpenModel(model_directory));
   DF_RETURN_IF_ERROR(AddVariant(source, adapter_directory));
-  source.name = NameForPeople(model) + "+" + NameForPeople(adapter);
   return source;
 }
 
 // `base` null: there is none yet.
 Result<MergeSource> Open(const std::string& argument, const MergeSource* base) {
-  std::error_code error;
-  const size_t plus = argument.rfind('+');
-  if (plus != std::string::npos && plus > 0 && plus + 1 < argument.size() && !fs::is_directory(argument, error)) {
-    return OpenPair(argument, plus);
-  }
+  const std::vector<std::string> parts = PartsOf(argument);
+  if (parts.size() == 2) return OpenPair(parts[0], parts[1]);
   DF_ASSIGN_OR_RETURN(const std::string directory, ResolveModelDirectory(argument));
   DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(directory));
   const bool is_variant = kind == DirectoryKind::kDelta || kind == DirectoryKind::kAdapter;
@@ -69,7 +75,6 @@ Result<MergeSource> Open(const std::string& argument, const MergeSource* base) {
   } else {
     DF_ASSIGN_OR_RETURN(source, OpenModel(directory));
   }
-  source.name = NameForPeople(argument);
   return source;
 }
 
@@ -77,7 +82,67 @@ Result<MergeSource> OpenNamed(const std::string& argument, const MergeSource* ba
   Result<MergeSource> source = Open(argument, base);
   if (!source.ok()) return source.status().Annotate(role + " " + argument);
   source->argument = argument;
+  source->name = argument;  // until all are open
   return source;
+}
+
+fs::path WholePath(const std::string& part) {
+  std::error_code error;
+  fs::path path = fs::absolute(part, error).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();  // "dir/" ends in an empty name
+}
+
+// The last components of the path of a directory; what is none is its own name.
+std::string Tail(const std::string& part, size_t n_components) {
+  std::error_code error;
+  if (!fs::is_directory(part, error)) return part;
+  const fs::path whole = WholePath(part);
+  const auto n_all = static_cast<size_t>(std::distance(whole.begin(), whole.end()));
+  if (n_components >= n_all) return whole.string();
+  fs::path tail;
+  for (auto at = std::next(whole.begin(), static_cast<ptrdiff_t>(n_all - n_components)); at != whole.end(); ++at) {
+    tail /= *at;
+  }
+  return tail.string();
+}
+
+// Of each part a name that no other directory among them has: as much of the end of its path as that needs.
+std::map<std::string, std::string> DistinctNames(const std::set<std::string>& parts) {
+  std::map<std::string, std::string> names;
+  std::map<std::string, size_t> lengths;
+  for (const std::string& part : parts) names[part] = Tail(part, lengths[part] = 1);
+  for (bool is_done = false; !is_done;) {
+    std::set<std::string> alike;
+    for (const auto& [a, a_name] : names) {
+      for (const auto& [b, b_name] : names) {
+        if (a_name == b_name && WholePath(a) != WholePath(b)) alike.insert(a);
+      }
+    }
+    is_done = true;
+    for (const std::string& part : alike) {
+      std::string longer = Tail(part, ++lengths[part]);
+      is_done = is_done && longer == names[part];
+      names[part] = std::move(longer);
+    }
+  }
+  return names;
+}
+
+void NameSources(MergeSources& sources) {
+  std::vector<MergeSource*> all;
+  if (sources.base) all.push_back(&*sources.base);
+  for (MergeSource& model : sources.models) all.push_back(&model);
+  std::set<std::string> parts;
+  for (const MergeSource* source : all) {
+    for (const std::string& part : PartsOf(source->argument)) parts.insert(part);
+  }
+  const std::map<std::string, std::string> names = DistinctNames(parts);
+  for (MergeSource* source : all) {
+    source->name.clear();
+    for (const std::string& part : PartsOf(source->argument)) {
+      source->name += (source->name.empty() ? "" : "+") + names.at(part);
+    }
+  }
 }
 
 const StoredTensor* StoredOf(const MergeSource& source, const Slot& slot) {
@@ -127,10 +192,7 @@ const StoredTensor& MappedOf(const MergeSource& source, const Slot& slot) {
 
 std::string NameForPeople(const std::string& argument) {
   std::error_code error;
-  if (!fs::is_directory(argument, error)) return argument;
-  fs::path path = fs::absolute(argument, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // "dir/" ends in an empty name
-  return path.filename().string();
+  return fs::is_directory(argument, error) ? WholePath(argument).filename().string() : argument;
 }
 
 Result<MergeSources> OpenSources(const Recipe& recipe) {
@@ -142,6 +204,7 @@ Result<MergeSources> OpenSources(const Recipe& recipe) {
   for (const RecipeModel& model : recipe.models) {
     DF_ASSIGN_OR_RETURN(sources.models.emplace_back(), OpenNamed(model.model, base, "model"));
   }
+  NameSources(sources);
   const MergeSource& pattern = sources.pattern();
   for (const MergeSource& model : sources.models) {
     const Status fits = CheckVariantConfig(pattern.config(), model.config());

@@ -142,6 +142,20 @@ class Merge(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("exists", done.stderr)
 
+    def test_models_of_one_last_name_are_told_apart_and_the_cards_recipe_can_be_run(self):
+        for run, model in (("run1", MATH), ("run2", SQL)):
+            (self.folder / run).mkdir()
+            (self.folder / run / "ck").symlink_to(model)
+        report = answer("merge", "linear", "--model", f"{self.folder / 'run1' / 'ck'}=0.5", "--model",
+                        self.folder / "run2" / "ck", "--out", self.out)
+        self.assertEqual(report["merge"]["models"], ["run1/ck", "run2/ck"])
+        recipe = self.recipe((self.out / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
+        again = self.folder / "again"
+        done = subprocess.run([BINARY, "merge", recipe, again], capture_output=True, text=True, timeout=RUN_S,
+                              cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(*(tensors(path / "model.safetensors") for path in (self.out, again)))
+
     def files(self):
         return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
 
