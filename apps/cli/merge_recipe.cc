@@ -59,13 +59,12 @@ Status ReadSettings(const RecipeArguments& arguments, merge::Recipe& recipe) {
   return Status::Ok();
 }
 
-// A weight of 1 each where none is said: a plain mean, or sum.
+// A weight of 1 for each model that says none.
 void FillWeights(const merge::Method& method, merge::Recipe& recipe) {
   const merge::Parameter* const weight = merge::FindParameterOrNull(method, "weight");
   if (weight == nullptr || recipe.parameters.contains("weight")) return;
-  const bool any_own =
-      std::ranges::any_of(recipe.models, [](const merge::RecipeModel& m) { return m.parameters.contains("weight"); });
-  if (!any_own) recipe.parameters["weight"] = Given(1);
+  const auto has_own = [](const merge::RecipeModel& model) { return model.parameters.contains("weight"); };
+  if (!std::ranges::all_of(recipe.models, has_own)) recipe.parameters["weight"] = Given(1);
 }
 
 Status ReadTokenizer(const std::string& text, merge::TokenizerChoice& tokenizer) {

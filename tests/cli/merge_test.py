@@ -156,6 +156,11 @@ class Merge(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(*(tensors(path / "model.safetensors") for path in (self.out, again)))
 
+    def test_a_model_that_says_no_weight_has_1(self):
+        report = answer("merge", "task_arithmetic", "--base", BASE, "--model", MATH, "--model", f"{SQL}=-0.2", "--out",
+                        self.out)
+        self.assertEqual(report["merge"]["tensors"][0]["coefficients"], [1, -0.2])
+
     def files(self):
         return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
 
