@@ -219,6 +219,10 @@ int Run(const Arguments& arguments) {
   if (arguments.form != Form::kDelta && arguments.codes.IsGiven()) {
     return Report("merge", InvalidArgument("--code, --embeddings, --head, --bytes and --max-error are for --as delta"));
   }
+  if (arguments.out.empty()) {  // after what the recipe's own error would say
+    const Status recipe = ReadRecipe(arguments.recipe).status();
+    return Report("merge", recipe.ok() ? InvalidArgument("--out is missing") : recipe);
+  }
   return Report("merge", arguments.dry_run ? DryRun(arguments) : Merge(arguments));
 }
 
@@ -230,7 +234,6 @@ void AddMerge(const Command& app) {
   merge::MergerOptions& options = arguments->options;
   AddRecipeOptions(command, arguments->recipe);
   command.Option("out,--out,-o", arguments->out, "Directory to write; appears whole or not at all")
-      .Required()
       .Value("DIR");
   command
       .Choice("--as", {{"full", Form::kFull}, {"delta", Form::kDelta}, {"lora", Form::kLora}}, arguments->form,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <numeric>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "cli/command.h"
@@ -67,6 +69,33 @@ void FillWeights(const merge::Method& method, merge::Recipe& recipe) {
   if (!std::ranges::all_of(recipe.models, has_own)) recipe.parameters["weight"] = Given(1);
 }
 
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+// "there are linear, ...", and the one that may be meant.
+std::string KnownMethods(const std::string& wanted) {
+  std::string names, near;
+  size_t least = std::max<size_t>(wanted.size() / 3, 1);  // letters that may differ
+  for (const merge::Method& method : merge::Methods()) {
+    names += (names.empty() ? "" : ", ") + std::string(method.name);
+    const size_t distance = EditDistance(wanted, method.name);
+    if (distance > least || (distance == least && !near.empty())) continue;
+    least = distance;
+    near = method.name;
+  }
+  return "there are " + names + (near.empty() ? "" : "; did you mean " + near + "?");
+}
+
 Status ReadTokenizer(const std::string& text, merge::TokenizerChoice& tokenizer) {
   using Source = merge::TokenizerChoice::Source;
   tokenizer.source = text == "base" ? Source::kBase : text == "union" ? Source::kUnion : Source::kModel;
@@ -90,6 +119,11 @@ Result<merge::Recipe> FromFile(const RecipeArguments& arguments) {
   const bool has_flags = !arguments.base.empty() || !arguments.models.empty() || !arguments.settings.empty() ||
                          !arguments.tokenizer.empty() || arguments.energy || arguments.alpha || arguments.t ||
                          arguments.density || arguments.lambda || arguments.rank || arguments.effective_rank;
+  std::error_code error;
+  if (has_flags && !std::filesystem::exists(arguments.recipe, error)) {
+    return InvalidArgument("unknown method \"" + arguments.recipe + "\", and no recipe file of that name: " +
+                           KnownMethods(WithUnderscores(arguments.recipe)));
+  }
   if (has_flags) {
     return InvalidArgument(
         "--base, --model, --set and the flags of methods go with a method's name, not with a recipe "
@@ -97,10 +131,8 @@ Result<merge::Recipe> FromFile(const RecipeArguments& arguments) {
   }
   const Result<std::string> text = ReadFileBounded(arguments.recipe, kMaxRecipeBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
-    std::string names;
-    for (const merge::Method& method : merge::Methods())
-      names += (names.empty() ? "" : ", ") + std::string(method.name);
-    return NotFound("no recipe file \"" + arguments.recipe + "\", and no method of that name: there are " + names);
+    return NotFound("no recipe file \"" + arguments.recipe + "\", and no method of that name: " +
+                    KnownMethods(WithUnderscores(arguments.recipe)));
   }
   if (!text.ok()) return text.status();
   const Result<merge::Recipe> recipe = merge::ParseRecipe(*text);

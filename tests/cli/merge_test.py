@@ -161,6 +161,14 @@ class Merge(unittest.TestCase):
                         self.out)
         self.assertEqual(report["merge"]["tensors"][0]["coefficients"], [1, -0.2])
 
+    def test_an_unknown_method_is_named_with_the_known_ones(self):
+        for arguments in (["breadcrumbs", "--model", MATH, "--model", SQL, "--out", self.out], ["foo"]):
+            done = deltafold("merge", *arguments)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertRegex(done.stderr, f"{arguments[0]}.*linear, task_arithmetic.*opcm")
+        done = deltafold("merge", "task-arithmetik", "--model", MATH, "--out", self.out)
+        self.assertRegex(done.stderr, "unknown method.*did you mean task_arithmetic")
+
     def files(self):
         return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
 
