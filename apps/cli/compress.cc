@@ -288,6 +288,7 @@ void AddCompress(const Command& app) {
   command.Option("model,--model,--finetune", arguments->model, "Full fine-tune of that base").Required().Value("MODEL");
   command.Option("out,--out,-o", arguments->out, "Delta directory to write; appears whole or not at all")
       .Required()
+      .NotEmpty()
       .Value("DIR");
   AddCodeOptions(command, arguments->codes);
   AddCalibrationOptions(command, arguments->calibration);

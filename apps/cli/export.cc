@@ -78,6 +78,7 @@ void AddExport(const Command& app) {
   command.Option("--delta", arguments->delta, "Delta directory").Required().Value("DIR");
   command.Option("--out,-o", arguments->out, "Adapter directory to write; appears whole or not at all")
       .Required()
+      .NotEmpty()
       .Value("DIR");
   command.Option("--rank", arguments->options.rank, "Approximate other matrices at this rank [they are refused]")
       .Range(1, kMaxCodedRank)

@@ -75,6 +75,12 @@ OptionRef& OptionRef::ShowDefault() {
   return *this;
 }
 
+OptionRef& OptionRef::NotEmpty() {
+  const auto check = [](std::string& text) { return std::string(text.empty() ? "must not be empty" : ""); };
+  option_->check(CLI::Validator(check, "", "NotEmpty"));
+  return *this;
+}
+
 OptionRef& OptionRef::Range(uint64_t min, uint64_t max) {
   const auto check = [min, max](const std::string& text) -> std::string {
     uint64_t value = 0;

@@ -32,6 +32,7 @@ class OptionRef {
   OptionRef& TypeName(const std::string& text);  // the type's name in --help
   OptionRef& Env(const std::string& variable);   // read where the command line has none
   OptionRef& ShowDefault();
+  OptionRef& NotEmpty();
   OptionRef& Range(uint64_t min, uint64_t max);
   OptionRef& OneOf(const std::vector<std::string>& values);
   OptionRef& OneValueEach();  // repeatable, a value each time

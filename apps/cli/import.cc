@@ -73,6 +73,7 @@ void AddImport(const Command& app) {
   command.Option("--from", arguments->source, "diff.pt, or the same tensors in safetensors").Required().Value("SOURCE");
   command.Option("--out,-o", arguments->out, "Delta directory to write; appears whole or not at all")
       .Required()
+      .NotEmpty()
       .Value("DIR");
   command.Option("--model", arguments->model, "Where the fine-tune's config.json and tokenizer are [the base]")
       .Value("MODEL");

@@ -198,7 +198,7 @@ void AddLogits(const Command& app) {
   command.Option("--threads", options->n_threads, "Threads for kernels, 0 = all usable CPUs").ShowDefault();
   AddKernelOptions(command, options->kernels);
   AddWeightsOption(command, options->weights);
-  command.Option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]");
+  command.Option("--out", options->out, "safetensors file to write: `logits` f32 [n, vocab]").NotEmpty();
   command.Option("--greedy", options->n_greedy, "Print this many greedy tokens that follow the ids").TypeName("N");
   command.Footer(
       "Examples:\n"

@@ -70,6 +70,7 @@ void AddMaterialize(const Command& app) {
   command.Option("--delta,--variant", arguments->delta, "Delta or adapter directory").Required().Value("DIR");
   command.Option("--out,-o", arguments->out, "Model directory to write; appears whole or not at all")
       .Required()
+      .NotEmpty()
       .Value("DIR");
   command.Option("--dtype", arguments->dtype, "Stored element type: base (as there), bf16, f16, f32 [base]")
       .OneOf({"base", "bf16", "f16", "f32"})

@@ -234,6 +234,7 @@ void AddMerge(const Command& app) {
   merge::MergerOptions& options = arguments->options;
   AddRecipeOptions(command, arguments->recipe);
   command.Option("out,--out,-o", arguments->out, "Directory to write; appears whole or not at all")
+      .NotEmpty()
       .Value("DIR");
   command
       .Choice("--as", {{"full", Form::kFull}, {"delta", Form::kDelta}, {"lora", Form::kLora}}, arguments->form,

@@ -169,6 +169,13 @@ class Merge(unittest.TestCase):
         done = deltafold("merge", "task-arithmetik", "--model", MATH, "--out", self.out)
         self.assertRegex(done.stderr, "unknown method.*did you mean task_arithmetic")
 
+    def test_an_empty_out_is_refused_before_any_work(self):
+        for arguments in (["merge", "linear", "--model", MATH], ["materialize", "--base", BASE, "--variant", LORA],
+                          ["compress", "--base", BASE, "--model", MATH], ["export", "--base", BASE, "--variant", DELTA]):
+            done = deltafold(*arguments, "--out", "")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertRegex(done.stderr, "out.*must not be empty")
+
     def files(self):
         return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
 
