@@ -96,12 +96,15 @@ Status Complete(Arguments& arguments) {
 
 std::string ScoreText(const std::optional<double>& score) { return score ? FormatFixed(*score, 4) : "-"; }
 
+std::string_view KeptText(const tools::SoupStep& step) { return step.best ? tools::KeptName(step.kept) : "nothing"; }
+
 std::string LineOf(const tools::TakenCheckpoint& taken) {
   if (taken.skip) return Printable(taken.skip->checkpoint.name + ": skipped: " + taken.skip->reason);
   const tools::SoupStep& step = *taken.step;
   std::string line = step.checkpoint.name + ": newest " + ScoreText(step.newest) + ", merged " +
                      ScoreText(step.merged) + ", best " + ScoreText(step.best);
-  line += step.kept == tools::Kept::kBest ? " as before" : " (" + std::string(tools::KeptName(step.kept)) + ")";
+  line += !step.best                              ? " still missing"
+          : step.kept == tools::Kept::kBest ? " as before" : " (" + std::string(KeptText(step)) + ")";
   return Printable(line + (step.note.empty() ? "" : "; " + step.note));
 }
 
@@ -114,7 +117,7 @@ std::string RenderTable(const tools::Soup& soup) {
                {"kept", Align::kLeft}});
   for (const tools::SoupStep& step : soup.steps()) {
     table.AddRow({std::to_string(step.checkpoint.step), step.checkpoint.name, ScoreText(step.newest),
-                  ScoreText(step.merged), ScoreText(step.best), std::string(tools::KeptName(step.kept))});
+                  ScoreText(step.merged), ScoreText(step.best), std::string(KeptText(step))});
   }
   return table.Render();
 }
@@ -129,7 +132,10 @@ Json ToJson(const tools::Soup& soup, const std::vector<tools::WaitingCheckpoint>
   if (const tools::SoupStep* const best = soup.BestOrNull()) {
     json["best"] = {{"directory", soup.BestDirectory()}, {"score", *best->best}};
   }
-  for (const tools::SoupStep& step : soup.steps()) json["steps"].push_back(tools::ToJson(step));
+  for (const tools::SoupStep& step : soup.steps()) {
+    Json& entry = json["steps"].emplace_back(tools::ToJson(step));
+    if (!step.best) entry["kept"] = nullptr;
+  }
   for (const tools::SoupSkip& skip : soup.skips()) json["skipped"].push_back(tools::ToJson(skip));
   for (const tools::WaitingCheckpoint& left : waiting) {
     json["waiting"].push_back({{"checkpoint", left.name}, {"reason", left.reason}});
@@ -176,7 +182,10 @@ Status Run(Arguments& arguments) {
   if (!waiting.ok() && !is_interrupted) return waiting.status();
   Print(*soup, waiting.ok() ? *waiting : std::vector<tools::WaitingCheckpoint>(), arguments.json);
   std::cout.flush();
-  return Status::Ok();
+  if (!arguments.watch.once || soup->steps().empty() || soup->BestOrNull() != nullptr) return Status::Ok();
+  const tools::SoupStep& last = soup->steps().back();
+  return FailedPrecondition("nothing was kept, there is no best: no checkpoint has a score that can be used; " +
+                            last.checkpoint.name + ": " + last.note);
 }
 
 void AddWhatIsMeasured(const Command& command, Arguments& arguments) {
@@ -238,6 +247,7 @@ void AddSoup(const Command& app) {
       .Value("MODEL");
   command.Option("--out,-o", arguments->soup.out, "Directory of the soup; goes on with what is there")
       .Required()
+      .NotEmpty()
       .Value("DIR");
   AddHowItIsMerged(command, *arguments);
   AddWhatIsMeasured(command, *arguments);

@@ -236,7 +236,7 @@ Status Soup::Measure(const FoundCheckpoint& checkpoint, SoupStep& step) {
   DF_ASSIGN_OR_RETURN(const double newest, ScoreOf(checkpoint));
   step.newest = IfNumber(newest);
   if (!step.newest) {
-    step.note = "its score is no finite number: not merged";
+    step.note = "its score is no finite number (nan or infinite): neither merged nor kept";
     return Status::Ok();
   }
   if (BestOrNull() == nullptr) return Status::Ok();

@@ -109,6 +109,16 @@ class Soup(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("svd_average", done.stderr)
 
+    def test_scores_that_cannot_be_used_leave_no_best_and_say_so(self):
+        self.add(10, "sql")
+        for score in ("nan", "1e999"):
+            self.out = self.folder / f"out-{score}"
+            done = self.soup("--once", "--eval-command", f"echo {score} #{{model}}", "--better", "lower")
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stdout, r"checkpoint-10 +- +- +- +nothing")
+            self.assertRegex(done.stderr, r"nothing was kept, there is no best.*checkpoint-10.*nan or infinite")
+            self.assertFalse((self.out / "best").exists())
+
     def test_a_watch_takes_what_comes_and_ends_cleanly_when_it_is_interrupted(self):
         self.add(10, "sql")
         process = subprocess.Popen(self.command("--eval-command", SUM, "--better", "lower", "--rank", "2", "--poll", "0.05"),
