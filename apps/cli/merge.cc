@@ -19,12 +19,13 @@ namespace df::cli {
 namespace {
 
 enum class Form { kFull, kDelta, kLora };
+constexpr size_t kLoraRank = 64;
 
 struct Arguments {
   RecipeArguments recipe;
   std::string out;
   Form form = Form::kFull;
-  size_t lora_rank = 64;
+  std::optional<uint64_t> lora_rank;
   CodeArguments codes;
   CalibrationOptions calibration;
   merge::MergerOptions options;
@@ -181,7 +182,7 @@ Result<Json> MergeAsFull(const Arguments& arguments, const Inputs& inputs, Work&
 Result<Json> MergeAsVariant(const Arguments& arguments, const Inputs& inputs, Work& work) {
   VariantOptions options{.out = arguments.out,
                          .as_lora = arguments.form == Form::kLora,
-                         .lora_rank = arguments.lora_rank,
+                         .lora_rank = arguments.lora_rank.value_or(kLoraRank),
                          .codes = arguments.codes,
                          .calibration = arguments.calibration,
                          .n_threads = ThreadsOf(arguments),
@@ -218,6 +219,9 @@ Status Merge(const Arguments& arguments) {
 int Run(const Arguments& arguments) {
   if (arguments.form != Form::kDelta && arguments.codes.IsGiven()) {
     return Report("merge", InvalidArgument("--code, --embeddings, --head, --bytes and --max-error are for --as delta"));
+  }
+  if (arguments.form != Form::kLora && arguments.lora_rank) {
+    return Report("merge", InvalidArgument("--lora-rank is for --as lora"));
   }
   if (arguments.out.empty()) {  // after what the recipe's own error would say
     const Status recipe = ReadRecipe(arguments.recipe).status();

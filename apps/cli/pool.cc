@@ -81,6 +81,9 @@ Status Create(const Arguments& arguments) {
   settings.auto_dtype = arguments.dtype == "auto";
   const std::map<std::string, DType> dtypes = {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"f16", DType::kF16}};
   if (!settings.auto_dtype) settings.dtype = dtypes.at(arguments.dtype);
+  if (!arguments.threshold.empty() && settings.policy != PoolPolicy::kKMergePlus) {
+    return InvalidArgument("--threshold is for --policy kmerge++");
+  }
   if (!arguments.threshold.empty()) {
     settings.threshold_is_quantile = arguments.threshold.starts_with("q");
     const std::string number = arguments.threshold.substr(settings.threshold_is_quantile ? 1 : 0);

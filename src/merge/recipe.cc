@@ -50,6 +50,8 @@ Result<ParameterCase> ReadCase(const YamlNode& node, const std::string& what) {
       value = &member;
     } else if (key == "filter") {
       if (member.kind == YamlNode::Kind::kNull) continue;
+      double number = 0;
+      if (ReadNumber(member, number)) return Expected(member, what + ".filter", "text, a number in quotes");
       DF_ASSIGN_OR_RETURN(result.filter, ReadText(member, what + ".filter"));
     } else {
       return Unsupported(AtLine(member.line) + what + ": unknown key " + Quote(key) + ", expected filter, value");
@@ -69,6 +71,9 @@ Result<GivenParameter> ReadParameter(const YamlNode& node, const std::string& wh
   } else if (has_cases) {
     for (const YamlNode& item : node.items) {
       if (item.kind != YamlNode::Kind::kMap) return Expected(item, what, "keys filter and value, as before it");
+      if (!parameter.cases.empty() && (parameter.cases.back().filter.empty() || parameter.cases.back().filter == "*")) {
+        return InvalidArgument(AtLine(item.line) + what + ": a value behind one for all tensors is never taken");
+      }
       DF_ASSIGN_OR_RETURN(parameter.cases.emplace_back(), ReadCase(item, what));
     }
   } else {

@@ -176,6 +176,19 @@ class Merge(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertRegex(done.stderr, "out.*must not be empty")
 
+    def test_flags_that_would_do_nothing_are_refused_by_name(self):
+        done = deltafold("merge", "linear", "--base", BASE, "--model", MATH, "--out", self.out, "--as", "delta", "--lora-rank", 4)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--lora-rank is for --as lora", done.stderr)
+        done = deltafold("pool", "create", self.out, "--bytes", "1MB", "--policy", "kmerge", "--threshold", "0.3")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--threshold is for --policy kmerge++", done.stderr)
+        for values, words in (("[{value: 1}, {value: 2}]", "never taken"), ("[{filter: 3, value: 1}]", "in quotes")):
+            done = deltafold("merge", self.recipe(f"merge_method: linear\nmodels:\n  - model: {MATH}\n    parameters:\n"
+                                                  f"      weight: {values}\n"), self.out)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(words, done.stderr)
+
     def files(self):
         return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
 
