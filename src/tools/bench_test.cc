@@ -40,6 +40,7 @@ TEST(Synthetic, EveryShapeIsAModelWeCanServe) {
     const ModelConfig config = ShapeConfig(name);
     EXPECT_GT(SyntheticBaseBytes(config), 10 * SyntheticVariantBytes(config)) << name;
   }
+  EXPECT_EQ(ValueOrDie(SyntheticConfig("llama-3-8b")), ValueOrDie(SyntheticConfig("llama-8b")));
   ExpectRefusal(SyntheticConfig("gpt-5"), StatusCode::kInvalidArgument, {"gpt-5", "qwen3-0.6b", "llama-8b"});
 }
 
