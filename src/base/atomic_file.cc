@@ -35,7 +35,7 @@ Status CheckReplaceable(const std::string& target, const AtomicDirectory::Option
   std::error_code error;
   if (!fs::exists(fs::symlink_status(target, error))) return Status::Ok();
   if (!options.replace) {
-    return FailedPrecondition(target + " exists already; remove it, choose another name or allow replacing");
+    return FailedPrecondition(target + " exists already; remove it, choose another name or replace it with --force");
   }
   const std::string refused = target + " is not replaced: ";
   if (!fs::is_directory(target, error)) return FailedPrecondition(refused + "it is no directory");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "merge/dare.h"
 #include "merge/linear.h"
@@ -141,6 +142,12 @@ std::string ParameterNames(const Method& method) {
 }
 
 std::string Number(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e16 || (size > 0 && size < 1e-6)) {  // too long, or 0, without an exponent
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.6g", value);
+    return text;
+  }
   std::string text = std::to_string(value);
   text.erase(text.find_last_not_of('0') + 1);
   if (text.ends_with('.')) text.pop_back();

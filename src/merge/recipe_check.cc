@@ -58,7 +58,7 @@ Status CheckModels(const Recipe& recipe, const Method& method) {
     expected = std::to_string(method.min_models);
     if (method.max_models != method.min_models) expected += " to " + std::to_string(method.max_models);
   }
-  return InvalidArgument(name + ": expected " + expected + " models" + (method.needs_base ? " beside the base" : "") +
+  return InvalidArgument(name + ": expected " + expected + " models" + (method.needs_base ? " beside the base" : recipe.base_model ? ", the base counted" : "") +
                          ", got " + std::to_string(n));
 }
 
@@ -172,6 +172,9 @@ Status CompleteRecipe(Recipe& recipe) {
   DF_RETURN_IF_ERROR(CheckParameters(recipe.parameters, *method, nullptr));
   for (const RecipeModel& model : recipe.models) {
     DF_RETURN_IF_ERROR(CheckParameters(model.parameters, *method, &model.model));
+  }
+  if (method->name == "svd_average" && !recipe.parameters.contains("rank") && !recipe.parameters.contains("energy")) {
+    return InvalidArgument("merge_method svd_average: rank or energy is missing (--rank R or --energy E)");
   }
   return CheckRequired(recipe, *method);
 }

@@ -189,6 +189,17 @@ class Merge(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn(words, done.stderr)
 
+    def test_messages_name_what_is_to_be_typed(self):
+        done = deltafold("merge", "svd_average", "--base", BASE, "--model", MATH, "--out", self.out)
+        self.assertIn("--rank R or --energy E", done.stderr)
+        done = deltafold("merge", "ties", "--base", BASE, "--model", MATH, "--density", "0.0000001", "--out", self.out)
+        self.assertIn("is 1e-07", done.stderr)
+        done = deltafold("merge", "slerp", "--t", "0.5", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out)
+        self.assertIn("the base counted, got 3", done.stderr)
+        self.out.mkdir()
+        done = deltafold("merge", "linear", "--model", MATH, "--out", self.out)
+        self.assertIn("--force", done.stderr)
+
     def files(self):
         return {path.relative_to(self.out): path.read_bytes() for path in sorted(self.out.rglob("*")) if path.is_file()}
 
@@ -226,6 +237,7 @@ class Merge(unittest.TestCase):
         self.assertGreater(len(report["delta"]["tensors"]), 0)
         report = answer("merge", "task-arithmetic", *models, "--out", lora, "--as", "lora", "--lora-rank", 64)
         self.assertEqual(report["adapter"]["largest_rank"], 64)
+        self.assertIn("# LoRA adapter of a merge", (lora / "README.md").read_text())
         self.assertEqual(self.left(), ["delta", "lora", "out"])
         measured = answer("eval", "--base", BASE, "--variant", f"merge={self.out}", "--variant", f"merge:delta={delta}",
                           "--variant", f"merge:lora={lora}", "--text", DEMO / "eval" / "text.txt", "--text-tokens", 2048,
