@@ -121,8 +121,8 @@ Result<merge::Recipe> FromFile(const RecipeArguments& arguments) {
                          arguments.density || arguments.lambda || arguments.rank || arguments.effective_rank;
   std::error_code error;
   if (has_flags && !std::filesystem::exists(arguments.recipe, error)) {
-    return InvalidArgument("unknown method \"" + arguments.recipe + "\", and no recipe file of that name: " +
-                           KnownMethods(WithUnderscores(arguments.recipe)));
+    return InvalidArgument("unknown method \"" + arguments.recipe +
+                           "\", and no recipe file of that name: " + KnownMethods(WithUnderscores(arguments.recipe)));
   }
   if (has_flags) {
     return InvalidArgument(
@@ -131,8 +131,8 @@ Result<merge::Recipe> FromFile(const RecipeArguments& arguments) {
   }
   const Result<std::string> text = ReadFileBounded(arguments.recipe, kMaxRecipeBytes);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) {
-    return NotFound("no recipe file \"" + arguments.recipe + "\", and no method of that name: " +
-                    KnownMethods(WithUnderscores(arguments.recipe)));
+    return NotFound("no recipe file \"" + arguments.recipe +
+                    "\", and no method of that name: " + KnownMethods(WithUnderscores(arguments.recipe)));
   }
   if (!text.ok()) return text.status();
   const Result<merge::Recipe> recipe = merge::ParseRecipe(*text);

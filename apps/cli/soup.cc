@@ -103,8 +103,9 @@ std::string LineOf(const tools::TakenCheckpoint& taken) {
   const tools::SoupStep& step = *taken.step;
   std::string line = step.checkpoint.name + ": newest " + ScoreText(step.newest) + ", merged " +
                      ScoreText(step.merged) + ", best " + ScoreText(step.best);
-  line += !step.best                              ? " still missing"
-          : step.kept == tools::Kept::kBest ? " as before" : " (" + std::string(KeptText(step)) + ")";
+  line += !step.best                        ? " still missing"
+          : step.kept == tools::Kept::kBest ? " as before"
+                                            : " (" + std::string(KeptText(step)) + ")";
   return Printable(line + (step.note.empty() ? "" : "; " + step.note));
 }
 

@@ -250,11 +250,11 @@ Status WriteTensors(std::vector<AdapterTensor> tensors, const std::string& path)
 }
 
 std::string AdapterCard(const ExportReport& report, const ExportOptions& options) {
-  std::string card = CardHead(options.base_name) +
-                     (options.origin.empty() ? "# LoRA adapter exported from a delta\n\n" : "# LoRA adapter of a merge\n\n") +
-                     "Made by deltafold: " +
-                     std::to_string(report.n_factors) + " modules of rank at most " +
-                     std::to_string(report.largest_rank) + ", " + std::to_string(report.n_saved) + " saved in full.\n";
+  std::string card =
+      CardHead(options.base_name) +
+      (options.origin.empty() ? "# LoRA adapter exported from a delta\n\n" : "# LoRA adapter of a merge\n\n") +
+      "Made by deltafold: " + std::to_string(report.n_factors) + " modules of rank at most " +
+      std::to_string(report.largest_rank) + ", " + std::to_string(report.n_saved) + " saved in full.\n";
   if (!options.origin.empty()) card += "\n" + options.origin;
   if (report.approximated.empty()) return card;
   double sum = 0;

@@ -50,8 +50,9 @@ double SquaredNormOf(const FactorPair& pair);
 double InnerProduct(const FactorPair& first, const FactorPair& second);
 
 // Takes 4 bytes an element. The only errors are CheckPromises', kUnsupported (WhyNotMerged, or more than
-// kMaxMergedModules), kCorrupt (a module that the config does not target, a rank that it does not give, factors of different ranks, values that are
-// not finite or whose product is not) and kInvalidArgument (a scale that is not finite).
+// kMaxMergedModules), kCorrupt (a module that the config does not target, a rank that it does not give, factors of
+// different ranks, values that are not finite or whose product is not) and kInvalidArgument (a scale that is not
+// finite).
 Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter);
 
 }  // namespace df

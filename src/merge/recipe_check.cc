@@ -58,7 +58,10 @@ Status CheckModels(const Recipe& recipe, const Method& method) {
     expected = std::to_string(method.min_models);
     if (method.max_models != method.min_models) expected += " to " + std::to_string(method.max_models);
   }
-  return InvalidArgument(name + ": expected " + expected + " models" + (method.needs_base ? " beside the base" : recipe.base_model ? ", the base counted" : "") +
+  return InvalidArgument(name + ": expected " + expected + " models" +
+                         (method.needs_base   ? " beside the base"
+                          : recipe.base_model ? ", the base counted"
+                                              : "") +
                          ", got " + std::to_string(n));
 }
 

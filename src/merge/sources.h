@@ -19,8 +19,8 @@
 namespace df::merge {
 
 struct MergeSource {
-  std::string argument;                          // as the recipe has it
-  std::string name;                              // for people: a hub id, or the end of a directory's path that no other has
+  std::string argument;  // as the recipe has it
+  std::string name;      // for people: a hub id, or the end of a directory's path that no other has
   std::shared_ptr<const Checkpoint> checkpoint;  // the model, or what `variant` changes
   bool checkpoint_is_tied = false;
   std::optional<BoundVariant> variant = {};  // of a delta or an adapter

@@ -70,7 +70,8 @@ Result<std::vector<Text>> ReadTexts(const std::vector<const MergeSource*>& sourc
 
 // For `unsaid`: that a place means the same everywhere. Equal files are not parsed, and those without one not asked.
 Status CheckPlaces(const std::vector<const MergeSource*>& sources, const MergeSource& pattern) {
-  constexpr char kAdvice[] = ": say which to take: base, union or a model's, by --tokenizer, in a recipe by tokenizer: {source: base}";
+  constexpr char kAdvice[] =
+      ": say which to take: base, union or a model's, by --tokenizer, in a recipe by tokenizer: {source: base}";
   for (const MergeSource* source : sources) {
     if (source->config().vocab == pattern.config().vocab) continue;
     return FailedPrecondition("model " + source->name + " has a vocabulary of " +
