@@ -380,8 +380,10 @@ TEST_F(PoolStateTest, RefusesHostileFieldsByName) {
   expect([](Json& state) { state["slots"][0]["digest"] = "xyz"; }, "digest");
   expect([](Json& state) { state["slots"][0]["members"][0]["digest"] = "xyz"; }, "digest");
   expect([](Json& state) { state["slots"][0]["former"] = 3; }, "no array");
-  expect([](Json& state) { state["slots"][0]["former"] = state["slots"][1]["members"]; }, "an id");
-  expect([](Json& state) { state["slots"][0]["former"] = Json::array({Json::object(), Json::object(), Json::object()}); }, "more former");
+  expect([](Json& state) { state["slots"][0]["former"] = Json::array({state["slots"][1]["members"][0]}); }, "an id");
+  expect(
+      [](Json& state) { state["slots"][0]["former"] = Json::array({Json::object(), Json::object(), Json::object()}); },
+      "more former");
   expect([](Json& state) { state["slots"][1]["similarities"]["000001"] = 2; }, "[-1, 1]");
   expect([](Json& state) { state["settings"]["policy"] = "kmerge+++"; }, "kmerge+++");
   expect([](Json& state) { state["settings"]["budget_bytes"] = 0; }, "0 bytes");

@@ -141,8 +141,8 @@ Status PoolAddition::Compare() {
     if (const uint64_t needs = MergedBytes(factors), room = slot.bytes + free_bytes; needs > room) {
       if (!why_not_merged_.empty() && needs - room >= least_lack_) continue;
       least_lack_ = needs - room;
-      why_not_merged_ = "merged with slot " + slot.name + " it would take " + std::to_string(needs) + " bytes, that has " +
-                        std::to_string(room) + " with what is left";
+      why_not_merged_ = "merged with slot " + slot.name + " it would take " + std::to_string(needs) +
+                        " bytes, that has " + std::to_string(room) + " with what is left";
       continue;
     }
     if (!best_.empty() && similarity <= similarities_.at(best_)) continue;
@@ -251,7 +251,8 @@ Result<PoolAdded> PoolAddition::TakeSlot() {
   for (size_t i = 0; i < next_.slots.size(); ++i) {
     made_.uses = i == 0 ? next_.slots[i].uses : std::min(made_.uses, next_.slots[i].uses);
   }
-  made_.members = {{.id = id_, .digest = digest_, .root = root_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
+  made_.members = {
+      {.id = id_, .digest = digest_, .root = root_, .norm = made_.norm, .own_score = own_score_, .score = own_score_}};
   if (!best_.empty()) added_.similarity = similarities_.at(best_);
   Step("write slot");
   DF_ASSIGN_OR_RETURN(AtomicDirectory directory,
@@ -332,8 +333,9 @@ Status PoolAddition::CheckMember(const PoolMember& member) const {
       "merging " + Quoted(id_) + " with its most similar slot would leave member " + Quoted(member.id);
   const bool is_scored = member.own_score.has_value() && member.score.has_value();
   if (!is_scored && !settings().max_error) {
-    return FailedPrecondition("member " + Quoted(member.id) +
-                              " has neither a probe here nor a largest error: give its probe, or the pool a --max-error");
+    return FailedPrecondition(
+        "member " + Quoted(member.id) +
+        " has neither a probe here nor a largest error: give its probe, or the pool a --max-error");
   }
   if (is_scored && *member.score < settings().min_score_share * *member.own_score) {
     return FailedPrecondition(who + " a score of " + Fixed(*member.score) + ", its own adapter's is " +

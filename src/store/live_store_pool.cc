@@ -41,7 +41,8 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterPooled(const std::stri
   }
   RegisterOptions own = options;
   own.root = options.root.empty() ? directory : options.root;
-  AdapterSlots::AddOptions add = {.replace = options.replace || taken == nullptr, .root = own.root, .requests_per_s = {}, .accept = {}};
+  AdapterSlots::AddOptions add = {
+      .replace = options.replace || taken == nullptr, .root = own.root, .requests_per_s = {}, .accept = {}};
   for (const VariantStatus& status : Statuses()) add.requests_per_s[status.variant->name] = status.requests_per_s;
   std::vector<PooledName> moved;
   Status accepted;
@@ -64,7 +65,8 @@ Result<std::shared_ptr<const Variant>> LiveStore::RegisterPooled(const std::stri
 Status LiveStore::MoveNames(const AdapterSlots::Placed& placed, const std::string& name, const RegisterOptions& options,
                             std::vector<PooledName>& moved) {
   std::vector<std::string> names = placed.names;
-  std::ranges::stable_partition(names, [&](const std::string& member) { return member != name; });
+  std::erase(names, name);
+  names.push_back(name);
   for (const std::string& member : names) {
     const auto former = registry_.FindOrNull(member);
     std::error_code error;

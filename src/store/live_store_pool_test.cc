@@ -17,7 +17,7 @@ class LiveStorePoolTest : public LiveStoreTest {
   static constexpr uint64_t kOne = 2 * 4 * (4 * (64 + 64) + 4 * (64 + 32));  // a tiny adapter's tensors
 
   void SetUp() override {
-    for (const uint64_t seed : {11, 12, 13}) testing::WriteTinyAdapter(Made(seed), {.seed = seed});
+    for (const uint64_t seed : {11U, 12U, 13U}) testing::WriteTinyAdapter(Made(seed), {.seed = seed});
     fs::remove_all(PoolPath());
     fs::remove_all(Path("state"));
   }
