@@ -196,7 +196,8 @@ bool Traffic::HasWaitedLong(const Client& client) const {
 // I5: a load that failed is told with its cause. I7: and only to those whose content it is.
 void Traffic::CheckError(const Client& client, const Status& status) {
   if (status.code() == StatusCode::kResourceExhausted) return;  // a step without memory
-  bool is_true = status.message().find("the budget for variants is") != std::string::npos;
+  const bool fits_alone = status.message().find("for variants: unpin something") != std::string::npos;
+  bool is_true = fits_alone || status.message().find("the budget for variants is") != std::string::npos;
   if (status.message().find("variant-wait-timeout") != std::string::npos) is_true = HasWaitedLong(client);
   for (size_t begin = 0; begin != std::string::npos && !client.digest.empty();) {
     const std::string digest = client.digest.substr(begin);  // its own, or its parent's
