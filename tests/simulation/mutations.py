@@ -76,7 +76,7 @@ GUARDS = {
     "an ask is forgotten": [(CACHE, "entry.asked_us >= 0 && now_us - entry.asked_us < options_.interest_us",
                              "entry.asked_us >= 0")],
     "pins fit the budget together": [(CACHE, "    DF_RETURN_IF_ERROR(CheckFits(id));\n", "")],
-    "who cannot fit is told": [(CACHE, "if (failure.ok()) failure = CheckFits(id);", "")],
+    "who cannot fit is told": [(CACHE, "    failure = CheckFits(id);\n", "")],
     "who waited for a failed load is told": [
         (CACHE, "Status failure = FailureOf(entry, now_us);", "Status failure;")],
     "an operator evicts nothing leased": [(CACHE, "if (entry.n_leases > 0) return FailedPrecondition(",
