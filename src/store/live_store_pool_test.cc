@@ -74,7 +74,8 @@ TEST_F(LiveStorePoolTest, ALoadThatIsRefusedChangesNothing) {
   EXPECT_EQ(StateOnDisk(), on_disk);
   DF_EXPECT_OK(store->Retire("big", ""));
   EXPECT_TRUE(WaitFor(*store->FindOrNull("a")).granted());
-  EXPECT_EQ(ValueOrDie(store->Register("b", Made(12), {}))->generation, store->FindOrNull("a")->generation);
+  const auto b = ValueOrDie(store->Register("b", Made(12), {}));
+  EXPECT_EQ(b->generation, store->FindOrNull("a")->generation);
 }
 
 TEST_F(LiveStorePoolTest, AStateThatCannotBeWrittenTakesAllRegistrationsBack) {
