@@ -210,8 +210,8 @@ Status List(const Arguments& arguments) {
   const auto score = [](const std::optional<double>& value) { return value ? FormatFixed(*value, 3) : "-"; };
   for (const PoolSlot& slot : state.slots) {
     for (const PoolMember& member : slot.members) {
-      table.AddRow({member.id, slot.name + (slot.damage.empty() ? "" : " (damaged)"), std::to_string(slot.members.size()),
-                    FormatFixed(Share(member.distance_at_most, member.norm), 3),
+      table.AddRow({member.id, slot.name + (slot.damage.empty() ? "" : " (damaged)"),
+                    std::to_string(slot.members.size()), FormatFixed(Share(member.distance_at_most, member.norm), 3),
                     FormatFixed(Share(member.distance_estimate, member.norm), 3), score(member.score),
                     score(member.own_score), FormatBytes(slot.bytes)});
     }

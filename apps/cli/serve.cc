@@ -140,8 +140,8 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", Printable(line)); };
   DF_ASSIGN_OR_RETURN(family.store, FromFiles(LiveStore::Create(family.base, std::move(store_options))));
   std::vector<GivenVariant> given;
-  for (const auto& [flag, modules] : {std::pair("--delta-modules", &options.delta_modules),
-                                      std::pair("--lora-modules", &options.lora_modules)}) {
+  for (const auto& [flag, modules] :
+       {std::pair("--delta-modules", &options.delta_modules), std::pair("--lora-modules", &options.lora_modules)}) {
     for (const std::string& argument : *modules) {
       Result<ModuleArgument> module = ParseModule(argument);
       if (!module.ok()) return module.status().Annotate(std::string(flag) + " " + Printable(argument.substr(0, 200)));

@@ -22,7 +22,8 @@ Status CheckPoolOptions(const ServeOptions& options) {
                          {options.adapter_pool_threshold.has_value(), "--adapter-pool-threshold"}};
   for (const Given& one : given) {
     if (!one.is_given || options.adapter_pool_bytes > 0) continue;
-    return InvalidArgument(std::string(one.flag) + " is for a pool: give --adapter-pool-bytes as well, or leave it out");
+    return InvalidArgument(std::string(one.flag) +
+                           " is for a pool: give --adapter-pool-bytes as well, or leave it out");
   }
   if (options.adapter_pool.max_error && policy != PoolPolicy::kBounded) {
     return InvalidArgument("--adapter-pool-max-error is looked at by --adapter-pool-policy bounded alone, this is " +

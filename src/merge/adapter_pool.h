@@ -40,8 +40,8 @@ struct PoolAddOptions {
   PoolScore score = {};
   // How much a slot is used, in place of the uses that were counted: least first goes what is evicted.
   std::function<double(const PoolSlot& slot)> use_of = {};
-  // The last word: called once the slot is in its `directory`, as it will be, and before pool.json speaks of it. An error
-  // is Add's, and what was made is removed.
+  // The last word: called once the slot is in its `directory`, as it will be, and before pool.json speaks of it. An
+  // error is Add's, and what was made is removed.
   std::function<Status(const PoolAdded& added, const std::string& directory, const PoolSlot& slot)> accept = {};
   // Called before each step that changes a file, with its name: what a test kills.
   std::function<void(std::string_view step)> on_step = {};
@@ -56,8 +56,8 @@ class AdapterPool {
   // Locks it and removes what a stopped process left. The only errors are ReadState's and kFailedPrecondition (another
   // process has it).
   static Result<std::unique_ptr<AdapterPool>> Open(const std::string& directory);
-  // Its state at this moment, without a lock. A slot whose adapter is not there with its bytes is marked as damaged. The
-  // only errors are kNotFound (no pool), those of ParsePoolState, and kIo.
+  // Its state at this moment, without a lock. A slot whose adapter is not there with its bytes is marked as damaged.
+  // The only errors are kNotFound (no pool), those of ParsePoolState, and kIo.
   static Result<PoolState> ReadState(const std::string& directory);
   ~AdapterPool();
   AdapterPool(const AdapterPool&) = delete;
@@ -71,14 +71,14 @@ class AdapterPool {
   // Reads every slot: whose bytes have another digest is marked as damaged from now on.
   void CheckContents();
 
-  // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What is in a slot already, also under
-  // an id that has gone since, joins that slot again and is merged no second time; in place of itself it changes
+  // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What is in a slot already, also
+  // under an id that has gone since, joins that slot again and is merged no second time; in place of itself it changes
   // nothing. What cannot be merged (DoRA,
   // biases, saved modules, files of its text that others do not have, a delta-W of zero) keeps a slot of its own while
   // the budget has room for that. The only errors are CheckPoolId's, the adapter's readers', kFailedPrecondition (an id
   // that is there; another base; by kBounded a member that would lose too much, named with figures; neither a probe nor
-  // a largest error for a member), kResourceExhausted (no slot has room for it), `score`'s, `accept`'s and kIo. After an
-  // error the pool is as before, but for the count of refusals.
+  // a largest error for a member), kResourceExhausted (no slot has room for it), `score`'s, `accept`'s and kIo. After
+  // an error the pool is as before, but for the count of refusals.
   Result<PoolAdded> Add(ThreadPool& pool, const std::string& id, const std::string& adapter_directory,
                         const PoolAddOptions& options = {});
   // The id is answered no more. Its slot goes with its last id; what went into it stays in it. kNotFound, kIo.

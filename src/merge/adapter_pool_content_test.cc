@@ -135,8 +135,8 @@ TEST_F(AdapterPoolContentTest, OfOlderFilesIsNotKnownAndTheyAreRead) {
 }
 
 TEST_F(AdapterPoolContentTest, ARefusalForRoomSaysWhatTheMergedSlotWouldTake) {
-  const std::string wide = testing::WriteMade(
-      MakeFactors({{.rank = 9}, {.path = testing::kDown, .rank = 9}}, 3), directory_ / "wide");
+  const std::string wide =
+      testing::WriteMade(MakeFactors({{.rank = 9}, {.path = testing::kDown, .rank = 9}}, 3), directory_ / "wide");
   Create({.budget_bytes = kOne + 8});
   DF_ASSERT_OK(Add("a", Made(1)));
   ExpectRefusal(Add("wide", wide), StatusCode::kResourceExhausted,

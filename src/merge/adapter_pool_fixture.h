@@ -24,7 +24,8 @@ class AdapterPoolTest : public ::testing::Test {
  protected:
   std::string Made(uint64_t seed, float common = 0) {
     const std::string path = directory_ / ("made-" + std::to_string(seed) + "-" + std::to_string(common));
-    return std::filesystem::exists(path) ? path : testing::WriteMade(testing::MakeFactors(kModules, seed, common), path);
+    return std::filesystem::exists(path) ? path
+                                         : testing::WriteMade(testing::MakeFactors(kModules, seed, common), path);
   }
   void Create(PoolSettings settings) {
     pool_.reset();

@@ -79,8 +79,8 @@ struct PoolSlot {
   std::vector<PoolMember> former;  // without an id: what is in the slot still, each content once; at most n_merged
   std::map<std::string, double> similarities;  // to other slots, by name, where known
 
-  // Why its files are not what they were: found by whoever looks, not kept. "" = nothing is known of that. Damaged, it is
-  // merged with nothing; its ids are in it until they are removed or added again.
+  // Why its files are not what they were: found by whoever looks, not kept. "" = nothing is known of that. Damaged, it
+  // is merged with nothing; its ids are in it until they are removed or added again.
   std::string damage = {};
 
   // The record of a content that is in it: a member or a former one. nullptr = it is not, as far as is known.
@@ -95,7 +95,7 @@ struct PoolState {
   std::vector<PoolSlot> slots;                                          // in the order of their names
 
   uint64_t UsedBytes() const;
-  size_t Damaged() const;  // slots
+  size_t Damaged() const;                                 // slots
   const PoolSlot* FindOrNull(std::string_view id) const;  // the slot that answers for `id`
   bool operator==(const PoolState&) const = default;
 };

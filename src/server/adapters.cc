@@ -86,8 +86,9 @@ std::optional<ApiError> CheckLoad(const VariantStore& store, const AdapterFields
                             "wrong_base");
   }
   if (fields.name == store.base_name()) {
-    return InvalidUserInput("'" + Shortened(fields.name) + "' has already been loaded: it is the base's name, and "
-                            "nothing takes its place",
+    return InvalidUserInput("'" + Shortened(fields.name) +
+                                "' has already been loaded: it is the base's name, and "
+                                "nothing takes its place",
                             "invalid_name");
   }
   if (!fields.load_inplace && store.FindOrNull(fields.name) != nullptr) return AlreadyLoaded(fields.name);

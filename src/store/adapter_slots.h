@@ -21,7 +21,8 @@ namespace df {
 class AdapterSlots {
  public:
   // Opens the pool in `directory`, or makes one; `settings` hold from now on. "" = a directory of its own among the
-  // system's temporary ones, which goes with this. Every slot is read: a damaged one is no error. The only errors are the pool's.
+  // system's temporary ones, which goes with this. Every slot is read: a damaged one is no error. The only errors are
+  // the pool's.
   static Result<std::unique_ptr<AdapterSlots>> Open(const std::string& directory, const PoolSettings& settings);
   ~AdapterSlots();
 
@@ -52,7 +53,7 @@ class AdapterSlots {
     std::string directory, root;  // "" = not known
   };
   std::map<std::string, Kept> Directories() const;  // by name, of slots that are not damaged
-  std::map<std::string, PoolPlace> Places() const;         // by name
+  std::map<std::string, PoolPlace> Places() const;  // by name
   PoolTotals Totals() const;
 
  private:

@@ -77,9 +77,8 @@ TEST_F(LiveStoreTest, LeavesOutWhatMayNotBeReadAnyMore) {
     EXPECT_NE(Warnings().find("variant \"outside\", outside: it leads out"), std::string::npos) << Warnings();
   }
   const auto store = Make(options);  // its line stays
-  EXPECT_TRUE(store->RestoreAndWatch({.resolve = [](const std::string&) -> Result<std::string> {
-    return Path("adapter");
-  }}));
+  EXPECT_TRUE(
+      store->RestoreAndWatch({.resolve = [](const std::string&) -> Result<std::string> { return Path("adapter"); }}));
   EXPECT_NE(store->FindOrNull("outside"), nullptr);
 }
 

@@ -136,7 +136,7 @@ class ResidencyCache {
   bool Knows(CacheId id) const { return entries_.contains(id); }
   std::vector<CacheId> Ids() const;
   CacheEntryView View(CacheId id, int64_t now_us) const;
-  std::map<CacheId, Status> KeptOut() const;  // of those not in memory: whose CheckFits fails, and how
+  std::map<CacheId, Status> KeptOut() const;           // of those not in memory: whose CheckFits fails, and how
   std::set<CacheId> AutoPinned(int64_t now_us) const;  // the most wanted of the resident ones
   uint64_t budget_bytes() const { return options_.budget_bytes; }
   uint64_t reserved_bytes() const { return reserved_bytes_; }

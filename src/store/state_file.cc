@@ -117,7 +117,8 @@ Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std:
   for (std::string& warning : warnings) warning = path + ": " + warning;
   if (const Status rewritten = file->Rewrite(); !rewritten.ok()) {
     DF_RETURN_IF_ERROR(file->GoOnUnshortened(content, rewritten));
-    warnings.push_back("the state file " + path + " is used as it is: it could not be rewritten in its shortest "
+    warnings.push_back("the state file " + path +
+                       " is used as it is: it could not be rewritten in its shortest "
                        "form: " +
                        rewritten.message() + "; make room on its disk, or changes may be refused");
   }
@@ -126,13 +127,13 @@ Result<std::unique_ptr<StateFile>> StateFile::Open(const std::string& path, std:
 
 // The file as it was read, when it is whole but for a last line that was never acknowledged.
 Status StateFile::GoOnUnshortened(const std::string& content, const Status& why) {
-  if (!is_named_) return Status::Ok();  // it is rewritten; the next change makes its name durable
+  if (!is_named_) return Status::Ok();                     // it is rewritten; the next change makes its name durable
   size_bytes_ = compact_bytes_ = content.rfind('\n') + 1;  // 0: not even the first line
   if (size_bytes_ > 0 && (size_bytes_ == content.size() || ftruncate(fd_, static_cast<off_t>(size_bytes_)) == 0)) {
     return Status::Ok();
   }
   return why.Annotate("the state file " + path_ +
-                              " cannot be written: make room on its disk, or give another with --state-file");
+                      " cannot be written: make room on its disk, or give another with --state-file");
 }
 
 StateFile::~StateFile() {
