@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -8,39 +7,11 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/nearest.h"
 #include "kernels/target.h"
 
 namespace df::cli {
 namespace {
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-// What the words on offer come closest to `word`; empty when nothing is near.
-std::string Nearest(const std::string& word, const std::vector<std::string>& offered) {
-  std::string best;
-  size_t best_distance = word.size() / 3 + 2;
-  for (const std::string& candidate : offered) {
-    const size_t distance = EditDistance(word, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
-}
 
 // What stands here in the place of a flag of vLLM's; empty for others.
 std::string InsteadOf(const std::string& flag) {

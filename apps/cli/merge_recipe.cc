@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <numeric>
-#include <utility>
 
 #include "base/atomic_file.h"
 #include "cli/command.h"
+#include "cli/nearest.h"
 
 namespace df::cli {
 namespace {
@@ -69,31 +68,16 @@ void FillWeights(const merge::Method& method, merge::Recipe& recipe) {
   if (!std::ranges::all_of(recipe.models, has_own)) recipe.parameters["weight"] = Given(1);
 }
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row.back();
-}
-
 // "there are linear, ...", and the one that may be meant.
 std::string KnownMethods(const std::string& wanted) {
-  std::string names, near;
-  size_t least = std::max<size_t>(wanted.size() / 3, 1);  // letters that may differ
+  std::string text;
+  std::vector<std::string> names;
   for (const merge::Method& method : merge::Methods()) {
-    names += (names.empty() ? "" : ", ") + std::string(method.name);
-    const size_t distance = EditDistance(wanted, method.name);
-    if (distance > least || (distance == least && !near.empty())) continue;
-    least = distance;
-    near = method.name;
+    text += (names.empty() ? "" : ", ") + std::string(method.name);
+    names.emplace_back(method.name);
   }
-  return "there are " + names + (near.empty() ? "" : "; did you mean " + near + "?");
+  const std::string near = Nearest(wanted, names);
+  return "there are " + text + (near.empty() ? "" : "; did you mean " + near + "?");
 }
 
 Status ReadTokenizer(const std::string& text, merge::TokenizerChoice& tokenizer) {
