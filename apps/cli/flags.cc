@@ -12,6 +12,7 @@ namespace df::cli {
 namespace {
 
 struct NumberForm {
+  uint64_t min = 0;
   uint64_t max = UINT64_MAX;
   bool with_unit = false;  // letters may follow: "4GB"
 };
@@ -32,6 +33,7 @@ CLI::Validator WholeNumber(NumberForm form) {
       return "must be a whole number of 0 or more" + std::string(form.with_unit ? ", with or without a unit" : "") +
              ", got \"" + Printable(text) + "\"";
     }
+    if (value < form.min) return "must be at least " + std::to_string(form.min) + ", got " + Printable(text);
     return "";
   };
   return CLI::Validator(check, "", "WholeNumber");
@@ -82,17 +84,7 @@ OptionRef& OptionRef::NotEmpty() {
 }
 
 OptionRef& OptionRef::Range(uint64_t min, uint64_t max) {
-  const auto check = [min, max](const std::string& text) -> std::string {
-    uint64_t value = 0;
-    const char* const end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, value);
-    const bool has_leading_zero = text.size() > 1 && text[0] == '0';
-    const bool is_whole = error == std::errc() && rest == end && !has_leading_zero;
-    if (is_whole && value >= min && value <= max) return "";
-    return "must be a whole number from " + std::to_string(min) + " to " + std::to_string(max) + ", got \"" +
-           Printable(text) + "\"";
-  };
-  option_->check(CLI::Validator(check, "", "WholeNumberWithin"));
+  option_->check(WholeNumber({.min = min, .max = max}));
   return *this;
 }
 
