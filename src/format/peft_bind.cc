@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "format/message.h"
+#include "format/peft_promises.h"
 
 namespace df {
 namespace {
@@ -50,6 +51,7 @@ class ModuleBinder {
     if (module_.kind != ModuleKind::kNorm) {
       DF_RETURN_IF_ERROR(BindTokens());
       DF_RETURN_IF_ERROR(BindFactors());
+      DF_RETURN_IF_ERROR(CheckModulePromises(config_, module_.path, parts_));
       DF_RETURN_IF_ERROR(BindMagnitude());
       DF_RETURN_IF_ERROR(BindBias());
     }
@@ -95,6 +97,7 @@ class ModuleBinder {
     } else {
       DF_RETURN_IF_ERROR(refuse({Part::kEmbeddingA, Part::kEmbeddingB}, Name() + " is no embedding"));
       if (!IsTable()) DF_RETURN_IF_ERROR(refuse({Part::kTokens}, Name() + " has no tokens"));
+      if (!module_.has_bias) DF_RETURN_IF_ERROR(refuse({Part::kBias}, Name() + " of the base has no bias"));
     }
     if (!is_targeted_) {
       DF_RETURN_IF_ERROR(
@@ -165,35 +168,20 @@ class ModuleBinder {
   }
 
   Status BindMagnitude() {
-    const bool expected = config_.dora && parts_.HasFactors();
-    if (expected && module_.kind == ModuleKind::kEmbedding) {
-      return Unsupported("adapter field \"use_dora\": DoRA on an embedding is not supported");
-    }
-    if (expected != Has(Part::kMagnitude)) {
-      return Corrupt("adapter field \"use_dora\" is " + std::string(config_.dora ? "true" : "false") + ", but " +
-                     Name() + " has " + (config_.dora ? "no lora_magnitude_vector" : "a lora_magnitude_vector"));
-    }
-    if (!expected) return Status::Ok();
+    if (!Has(Part::kMagnitude)) return Status::Ok();
     change_.weight.magnitude = View(Part::kMagnitude);
     return CheckShape(Part::kMagnitude, {change_.weight.d_out}, "d_out");
   }
 
   Status BindBias() {
     if (Has(Part::kBBias)) {
-      if (!config_.lora_bias) return Misplaced(Part::kBBias, "adapter field \"lora_bias\" is false");
       change_.added_bias = View(Part::kBBias);
       DF_RETURN_IF_ERROR(CheckShape(Part::kBBias, {change_.weight.d_out}, "d_out"));
-    } else if (config_.lora_bias && Has(Part::kA)) {
-      return Corrupt("adapter field \"lora_bias\" is true, but " + Name() + " has no lora_B.bias");
     }
     if (!Has(Part::kBias)) {
       if (!is_saved_ || !module_.has_bias) return Status::Ok();
       return Corrupt("modules_to_save names " + Name() + ", but the adapter stores no bias of it");
     }
-    if (!module_.has_bias) return Misplaced(Part::kBias, Name() + " of the base has no bias");
-    const bool is_meant =
-        is_saved_ || config_.bias == AdapterBias::kAll || (config_.bias == AdapterBias::kLoraOnly && is_targeted_);
-    if (!is_meant) return Misplaced(Part::kBias, "adapter field \"bias\" leaves it out");
     change_.weight.bias = View(Part::kBias);
     return CheckShape(Part::kBias, {change_.weight.d_out}, "d_out");
   }

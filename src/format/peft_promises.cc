@@ -13,7 +13,17 @@ Status Misplaced(const NamedTensor& tensor, const std::string& why) {
   return Corrupt("adapter tensor " + Quoted(tensor.name) + ": " + why);
 }
 
-Status CheckModule(const PeftConfig& config, const std::string& path, const AdapterParts& parts) {
+// Whether `name` of modules_to_save means `path`: an ending of it, or of a module that it is in.
+bool IsSavedAs(std::string_view path, const std::string& name) {
+  for (size_t end = path.size(); end != std::string_view::npos; end = path.substr(0, end).rfind('.')) {
+    if (path.substr(0, end).ends_with(name)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Status CheckModulePromises(const PeftConfig& config, const std::string& path, const AdapterParts& parts) {
   const auto has = [&parts](Part part) { return parts.OrNull(part) != nullptr; };
   const std::string name = "module " + Quoted(path);
   const bool expects_magnitude = config.dora && parts.HasFactors();
@@ -38,18 +48,8 @@ Status CheckModule(const PeftConfig& config, const std::string& path, const Adap
   return Status::Ok();
 }
 
-// Whether `name` of modules_to_save means `path`: an ending of it, or of a module that it is in.
-bool IsSavedAs(std::string_view path, const std::string& name) {
-  for (size_t end = path.size(); end != std::string_view::npos; end = path.substr(0, end).rfind('.')) {
-    if (path.substr(0, end).ends_with(name)) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 Status CheckPromises(const PeftConfig& config, const std::map<std::string, AdapterParts>& parts) {
-  for (const auto& [path, module] : parts) DF_RETURN_IF_ERROR(CheckModule(config, path, module));
+  for (const auto& [path, module] : parts) DF_RETURN_IF_ERROR(CheckModulePromises(config, path, module));
   for (const std::string& name : config.modules_to_save) {
     const bool is_stored = std::ranges::any_of(parts, [&](const auto& entry) {
       return entry.second.OrNull(Part::kWeight) != nullptr && IsSavedAs(entry.first, name);

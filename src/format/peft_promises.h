@@ -11,9 +11,12 @@
 
 namespace df {
 
-// use_dora, lora_bias, bias, modules_to_save and trainable_token_indices: what each of them says of the stored modules
-// is stored, and nothing that none of them speaks of. The errors are those of BindAdapterParts, which sees more: it
-// knows the base. kCorrupt, and kUnsupported for DoRA on an embedding.
+// What use_dora, lora_bias and bias say of one module and what is stored of it agree. kCorrupt naming the field, and
+// kUnsupported for DoRA on an embedding.
+Status CheckModulePromises(const PeftConfig& config, const std::string& path, const AdapterParts& parts);
+
+// The same of all modules, and what modules_to_save and trainable_token_indices name is stored: kCorrupt. Whether the
+// base has what they name only BindAdapterParts sees.
 Status CheckPromises(const PeftConfig& config, const std::map<std::string, AdapterParts>& parts);
 
 }  // namespace df
