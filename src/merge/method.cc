@@ -71,6 +71,7 @@ constexpr Parameter kSlerp[] = {{.name = "t",
                                  .meaning = "place between the first model (0) and the second (1)"}};
 constexpr Parameter kTies[] = {kWeight, kDensity, kLambda, Normalize(1)};
 constexpr Parameter kDare[] = {kWeight, kDensity, kLambda, Normalize(0), kRescale, kSeed};
+constexpr std::string_view kRankOrEnergy[] = {"rank", "energy"};
 constexpr Parameter kSvdAverage[] = {{.name = "rank",
                                       .kind = ParameterKind::kCount,
                                       .least = 0,
@@ -121,6 +122,7 @@ constexpr Method kMethods[] = {
     {.name = "svd_average",
      .summary = "mean of the differences, each cut to its leading singular values",
      .parameters = kSvdAverage,
+     .one_of = kRankOrEnergy,
      .merge = MergeSvdAverage},
     {.name = "monosoup",
      .summary = "one checkpoint, the tail of its difference's spectrum damped",

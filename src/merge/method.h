@@ -112,6 +112,7 @@ struct Method {
   bool needs_base = true;  // else a base is not looked at
   size_t min_models = 1, max_models = SIZE_MAX;
   std::span<const Parameter> parameters = {};
+  std::span<const std::string_view> one_of = {};  // parameters of which one must be given
   // Sums over the whole model are needed before any tensor is done: see opcm.h.
   bool has_second_pass = false;
   MergeTensor merge = nullptr;  // to be called through Merge

@@ -1,5 +1,6 @@
 // What a recipe must be, and what it says for one tensor.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "merge/recipe.h"
@@ -111,7 +112,21 @@ Status Missing(const Parameter& parameter, const RecipeModel* model, std::string
                          " is missing" + (tensor.empty() ? "" : " for tensor " + std::string(tensor)));
 }
 
+// Of those one is to be given, as in a recipe and as flags of the direct form.
+Status MissingOneOf(const Method& method) {
+  std::string names, flags;
+  for (const std::string_view name : method.one_of) {
+    const std::string between = names.empty() ? "" : " or ";
+    names += between + Quote(name);
+    flags += between + "--" + std::string(name) + " " + static_cast<char>(std::toupper(name[0]));
+  }
+  return InvalidArgument("merge_method " + std::string(method.name) + ": parameter " + names + " is missing (" + flags +
+                         ")");
+}
+
 Status CheckRequired(const Recipe& recipe, const Method& method) {
+  const auto is_given = [&recipe](std::string_view name) { return recipe.parameters.contains(name); };
+  if (!method.one_of.empty() && std::ranges::none_of(method.one_of, is_given)) return MissingOneOf(method);
   for (const Parameter& parameter : method.parameters) {
     if (!parameter.is_required || recipe.parameters.contains(parameter.name)) continue;
     if (!parameter.per_model) return Missing(parameter, nullptr, "");
@@ -175,9 +190,6 @@ Status CompleteRecipe(Recipe& recipe) {
   DF_RETURN_IF_ERROR(CheckParameters(recipe.parameters, *method, nullptr));
   for (const RecipeModel& model : recipe.models) {
     DF_RETURN_IF_ERROR(CheckParameters(model.parameters, *method, &model.model));
-  }
-  if (method->name == "svd_average" && !recipe.parameters.contains("rank") && !recipe.parameters.contains("energy")) {
-    return InvalidArgument("merge_method svd_average: rank or energy is missing (--rank R or --energy E)");
   }
   return CheckRequired(recipe, *method);
 }
