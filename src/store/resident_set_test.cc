@@ -1,10 +1,8 @@
 #include "store/resident_set.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <system_error>
 
 #include "testing/process_memory.h"
@@ -14,11 +12,7 @@ namespace {
 
 // Leaves room for the stacks of some threads, but not of a thousand.
 [[noreturn]] void ExitHavingAskedForTooManyThreads() {
-  size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t bytes = (rlim_t{pages} << 12) + (rlim_t{100} << 20);
-  const rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(99);
+  if (!testing::LimitAddressSpace(size_t{100} << 20)) std::_Exit(99);
   CacheOptions cache;
   cache.max_loads = 1000;
   try {

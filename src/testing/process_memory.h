@@ -2,6 +2,8 @@
 #ifndef DELTAFOLD_TESTING_PROCESS_MEMORY_H_
 #define DELTAFOLD_TESTING_PROCESS_MEMORY_H_
 
+#include <sys/resource.h>
+
 #include <cstddef>
 #include <fstream>
 #include <string>
@@ -29,6 +31,13 @@ inline size_t StatusBytes(const std::string& field) {
 
 // Sets VmHWM to the present.
 inline void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+// Leaves this process `bytes` of address space more than it has, for good; false when the system does not.
+inline bool LimitAddressSpace(size_t bytes) {
+  const rlim_t most = StatusBytes("VmSize") + bytes;
+  const rlimit limit = {.rlim_cur = most, .rlim_max = most};
+  return setrlimit(RLIMIT_AS, &limit) == 0;
+}
 
 }  // namespace df::testing
 

@@ -1,14 +1,13 @@
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <string>
 #include <vector>
 
+#include "testing/process_memory.h"
 #include "text/text_fixture.h"
 
 namespace df {
@@ -241,11 +240,7 @@ TEST(ChatTemplate, DeeplyNestedValuesAndSourcesDoNotExhaustTheStack) {
 
 // Leaves this process a megabyte of address space more than it has, exits with the code of a rendering's status.
 [[noreturn]] void ExitWithRenderingWithoutSpace(const ChatTemplate& compiled) {
-  size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t bytes = (rlim_t{pages} << 12) + (rlim_t{1} << 20);
-  const rlimit limit = {.rlim_cur = bytes, .rlim_max = bytes};
-  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(99);
+  if (!df::testing::LimitAddressSpace(size_t{1} << 20)) std::_Exit(99);
   std::_Exit(static_cast<int>(compiled.Render(Json::array()).status().code()));
 }
 
