@@ -66,7 +66,7 @@ class Server:
             for action in ("evict", "prefetch"):
                 self.call(f"/v1/variants/{name}/{action}", b"")
             while not stop.is_set() and self.row(name)["state"] != "resident":
-                time.sleep(0.02)
+                time.sleep(0.1)
 
     def tpot_ms(self, n_requests):
         command = [self.binary, "bench", "serve", "--url", self.url, "--no-baseline", "--model", ",".join(ASKED),
@@ -81,7 +81,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("deltafold")
     parser.add_argument("family", type=Path)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--requests", type=int, default=8, help="of a phase; four run at once")
     options, flags = parser.parse_known_args()
     write_tokenizer(options.family / "base")
@@ -104,7 +104,7 @@ def main():
             ratios.append(loading / alone)
             print(f"median TPOT {alone:.1f} ms alone, {loading:.1f} ms with {n_loads} loads at {rate:.0f} MB/s: "
                   f"{ratios[-1]:.3f}", flush=True)
-        print(f"median ratio {statistics.median(ratios):.3f}")
+        print(f"median ratio {statistics.median(ratios):.3f}, rounds {min(ratios):.3f} to {max(ratios):.3f}")
     finally:
         server.process.terminate()
         server.process.wait(60)

@@ -27,7 +27,7 @@
 namespace df {
 
 // docs/store.md measures it: packing at this rate lengthens the time per token by a tenth on two cores.
-inline constexpr uint64_t kDefaultLoadBytesPerSecond = uint64_t{64} << 20;
+inline constexpr uint64_t kDefaultLoadBytesPerSecond = uint64_t{48} << 20;
 
 struct LiveStoreOptions {
   uint64_t budget_bytes = UINT64_MAX;  // of variants' weights
