@@ -1,5 +1,6 @@
 #include "merge/element_ops.h"
 
+#include "base/check.h"
 #include "kernels/target.h"
 #include "merge/cpu/element_ops.h"
 #include "merge/ref/element_ops.h"
@@ -20,6 +21,12 @@ void Drop(uint64_t key, uint64_t first, uint32_t below, std::span<float> values)
 
 double WeightedSum(const Runs& runs, std::span<const double> coefficients, std::span<float> out) {
   return (IsScalarTarget() ? ref::WeightedSum : cpu::WeightedSum)(runs, coefficients, out);
+}
+
+double StoredSum(const StoredRuns& runs, std::span<const double> coefficients, std::span<double> squares,
+                 std::span<float> out) {
+  DF_CHECK(!runs.models.empty() && runs.models.size() <= kMaxStored);
+  return (IsScalarTarget() ? ref::StoredSum : cpu::StoredSum)(runs, coefficients, squares, out);
 }
 
 double AgreeingSum(const Runs& runs, const Consensus& consensus, std::span<float> out) {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <span>
 
+#include "tensor/dtype.h"
+
 namespace df::merge::element_ops {
 
 // Sum of the squares. NaN or infinite exactly where an element is: squares of f32 do not overflow f64.
@@ -41,6 +43,18 @@ struct Runs {
 
 // out = f32(base + sum_i coefficients_i d_i); returns the sum of (out - base)^2. coefficients [k].
 double WeightedSum(const Runs& runs, std::span<const double> coefficients, std::span<float> out);
+
+// k models beside the base, as they are stored: all of one dtype (F32, BF16, F16), at any address.
+inline constexpr size_t kMaxStored = 4;
+struct StoredRuns {
+  DType dtype = DType::kBf16;
+  std::span<const uint8_t* const> models;  // [k], 1 <= k <= kMaxStored
+  const uint8_t* base = nullptr;           // null: 0
+};
+// WeightedSum of the differences d_i = f32(model_i) - f32(base), rounded to f32, in one look at each element; adds
+// Squares(d_i) to squares_i. The same bits as by those two. coefficients, squares [k].
+double StoredSum(const StoredRuns& runs, std::span<const double> coefficients, std::span<double> squares,
+                 std::span<float> out);
 
 struct Consensus {
   std::span<const double> coefficients;  // [k] what a difference counts

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/row_ops.h"
 #include "kernels/target.h"
 #include "merge/merge_fixture.h"
 #include "merge/ref/element_ops.h"
@@ -76,6 +77,64 @@ TEST(ElementOps, EveryTargetHasTheReferencesMerges) {
           const double agreeing = element_ops::AgreeingSum({runs, from}, consensus, got);
           EXPECT_TRUE(HasSameBits(agreeing, element_ops::ref::AgreeingSum({runs, from}, consensus, expected))) << n;
           EXPECT_TRUE(HaveSameBits(got, expected)) << n;
+        }
+      }
+    }
+  });
+}
+
+// The stored bytes of some values, one byte off any alignment.
+std::vector<uint8_t> StoredOf(const std::vector<float>& values, DType dtype) {
+  std::vector<uint8_t> bytes(1 + values.size() * DTypeBytes(dtype));
+  EXPECT_TRUE(row_ops::Narrow(values, dtype, bytes.data() + 1));
+  return bytes;
+}
+
+std::vector<float> ReadBack(const std::vector<uint8_t>& stored, DType dtype, size_t n) {
+  std::vector<float> values(n);
+  row_ops::ReadRow({dtype, Shape{1, n}, Bytes(stored).subspan(1)}, 0, values);
+  return values;
+}
+
+// What reading, subtracting and summing one after another give, for 1 to 4 models of a type, with a base and without.
+void ExpectTheSeparateSums(DType dtype, size_t n_models, bool has_base, size_t n) {
+  const std::vector<double> weights = {0.5, -0.3, 0.7, 1.1};
+  const std::vector<uint8_t> base = StoredOf(Values(n, 9), dtype);
+  const std::vector<float> from = ReadBack(base, dtype, n);
+  std::vector<std::vector<uint8_t>> models;
+  std::vector<std::vector<float>> differences;
+  std::vector<const uint8_t*> stored;
+  std::vector<const float*> runs;
+  for (size_t i = 0; i < n_models; ++i) {
+    models.push_back(StoredOf(Values(n, 1 + i), dtype));
+    differences.push_back(ReadBack(models[i], dtype, n));
+    for (size_t j = 0; has_base && j < n; ++j) differences[i][j] -= from[j];
+  }
+  for (size_t i = 0; i < n_models; ++i) {
+    stored.push_back(models[i].data() + 1);
+    runs.push_back(differences[i].data());
+  }
+  const std::span<const double> coefficients = std::span(weights).first(n_models);
+  std::vector<double> squares(n_models, 3.0);
+  std::vector<float> got(n), expected(n);
+  const double result =
+      element_ops::StoredSum({dtype, stored, has_base ? base.data() + 1 : nullptr}, coefficients, squares, got);
+  const double separate =
+      element_ops::ref::WeightedSum({runs, has_base ? from.data() : nullptr}, coefficients, expected);
+  EXPECT_TRUE(HasSameBits(result, separate)) << n;
+  EXPECT_TRUE(HaveSameBits(got, expected)) << n;
+  for (size_t i = 0; i < n_models; ++i) {
+    EXPECT_TRUE(HasSameBits(squares[i], 3.0 + element_ops::ref::Squares(differences[i]))) << n;
+  }
+}
+
+TEST(ElementOps, SumsOfStoredElementsHaveTheBitsOfTheSeparateSteps) {
+  OnEveryTarget([] {
+    for (const DType dtype : {DType::kBf16, DType::kF16, DType::kF32}) {
+      for (size_t n_models = 1; n_models <= element_ops::kMaxStored; ++n_models) {
+        for (const size_t n : Lengths()) {
+          ExpectTheSeparateSums(dtype, n_models, false, n);
+          ExpectTheSeparateSums(dtype, n_models, true, n);
         }
       }
     }

@@ -1,8 +1,10 @@
 #include "merge/elementwise.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "base/populate_pages.h"
 #include "codec/row_ops.h"
 
 namespace df::merge {
@@ -29,6 +31,48 @@ Status FindNonFiniteIn(const TensorView& tensor, const std::string& name, const 
                    ToString(tensor.shape) + ": it cannot be merged");
   }
   return Status::Ok();
+}
+
+// Bytes of each input whose pages are mapped at once: a fault each 64 KiB would take longer than it takes to read them.
+constexpr size_t kMappedBytes = size_t{2} << 20;
+
+// Maps the pages of all inputs from the block `block` on, where that is a part's first or begins new ones; `end` is the
+// part's.
+void MapPages(const TensorGroup& group, size_t block, size_t begin, size_t end) {
+  const auto map = [&](const TensorView& tensor) {
+    const size_t block_bytes = kBlock * DTypeBytes(tensor.dtype), n_blocks = kMappedBytes / block_bytes;
+    if ((block - begin) % n_blocks != 0) return;
+    const size_t first = block * block_bytes, last = std::min(block + n_blocks, end) * block_bytes;
+    PopulatePages(tensor.bytes.subspan(first, std::min(last, tensor.bytes.size()) - first));
+  };
+  if (group.base) map(*group.base);
+  for (const TensorView& model : group.models) map(model);
+}
+
+// The one type of all inputs where element_ops::StoredSum can do the merge.
+std::optional<DType> StoredTypeOrNone(const TensorGroup& group, const ElementwiseRule& rule) {
+  const DType dtype = group.models[0].dtype;
+  if (rule.prune || rule.has_consensus || group.models.size() > element_ops::kMaxStored) return std::nullopt;
+  if (group.base && group.base->dtype != dtype) return std::nullopt;
+  for (const TensorView& model : group.models) {
+    if (model.dtype != dtype) return std::nullopt;
+  }
+  return dtype;
+}
+
+// As MergeBlock, of what StoredTypeOrNone names.
+void MergeStoredBlock(const TensorGroup& group, DType dtype, std::span<const double> coefficients, size_t first,
+                      std::span<float> out, std::span<double> sums) {
+  const size_t n_models = group.models.size(), element_bytes = DTypeBytes(dtype);
+  std::array<const uint8_t*, element_ops::kMaxStored> models = {};
+  for (size_t begin = 0; begin < out.size(); begin += kRun) {
+    const size_t at = (first + begin) * element_bytes;
+    for (size_t i = 0; i < n_models; ++i) models[i] = group.models[i].bytes.data() + at;
+    const element_ops::StoredRuns runs{dtype, std::span(models).first(n_models),
+                                       group.base ? group.base->bytes.data() + at : nullptr};
+    const std::span<float> to = out.subspan(begin, std::min(kRun, out.size() - begin));
+    sums[n_models] += element_ops::StoredSum(runs, coefficients, sums.first(n_models), to);
+  }
 }
 
 // Memory of one thread: the runs in work and the block that they make.
@@ -93,13 +137,19 @@ Result<Report> MergeElementwise(ThreadPool& pool, const TensorGroup& group, cons
   const size_t n_models = group.models.size(), n = group.models[0].elements();
   DF_CHECK(rule.coefficients.size() == n_models);
   const size_t n_blocks = (n + kBlock - 1) / kBlock;
+  const std::optional<DType> stored = StoredTypeOrNone(group, rule);
   Mat<double> sums(n_blocks, n_models + 1);
   pool.ParallelFor(n_blocks, GrainFor(kBlock * sizeof(float)), [&](size_t begin, size_t end, size_t) {
     Workspace memory(n_models);
     for (size_t block = begin; block < end; ++block) {
       const size_t first = block * kBlock;
       const std::span<float> out = memory.out.span().first(std::min(kBlock, n - first));
-      MergeBlock(group, rule, first, out, memory, sums.view().RowSpan(block));
+      MapPages(group, block, begin, end);
+      if (stored) {
+        MergeStoredBlock(group, *stored, rule.coefficients, first, out, sums.view().RowSpan(block));
+      } else {
+        MergeBlock(group, rule, first, out, memory, sums.view().RowSpan(block));
+      }
       sink(first, out);
     }
   });

@@ -2,7 +2,11 @@
 
 #include <array>
 #include <bit>
+#include <vector>
 
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/float16.h"
 #include "codec/row_ops.h"
 
 namespace df::merge::element_ops::ref {
@@ -28,6 +32,15 @@ double WriteChanged(const Runs& runs, std::span<float> out, const Change& change
     lanes[j % kSumLanes] += difference * difference;
   }
   return Fold(lanes);
+}
+
+float FloatAt(DType dtype, const uint8_t* from, size_t j) {
+  switch (dtype) {
+    case DType::kBf16: return ToFloat(LoadUnaligned<Bf16>(from + j * sizeof(Bf16)));
+    case DType::kF16: return ToFloat(LoadUnaligned<F16>(from + j * sizeof(F16)));
+    case DType::kF32: return LoadUnaligned<float>(from + j * sizeof(float));
+    default: DF_CHECK(false);
+  }
 }
 
 double Total(const Runs& runs, std::span<const double> coefficients, size_t j) {
@@ -70,6 +83,26 @@ void Drop(uint64_t key, uint64_t first, uint32_t below, std::span<float> values)
 
 double WeightedSum(const Runs& runs, std::span<const double> coefficients, std::span<float> out) {
   return WriteChanged(runs, out, [&](size_t j) { return Total(runs, coefficients, j); });
+}
+
+double StoredSum(const StoredRuns& runs, std::span<const double> coefficients, std::span<double> squares,
+                 std::span<float> out) {
+  const auto widened = [&](const uint8_t* from) {
+    std::vector<float> values(out.size());
+    for (size_t j = 0; j < values.size(); ++j) values[j] = FloatAt(runs.dtype, from, j);
+    return values;
+  };
+  std::vector<float> base;
+  if (runs.base != nullptr) base = widened(runs.base);
+  std::vector<std::vector<float>> differences;
+  std::vector<const float*> pointers;
+  for (size_t i = 0; i < runs.models.size(); ++i) {
+    std::vector<float>& difference = differences.emplace_back(widened(runs.models[i]));
+    for (size_t j = 0; j < base.size(); ++j) difference[j] -= base[j];
+    squares[i] += Squares(difference);
+    pointers.push_back(difference.data());
+  }
+  return WeightedSum({pointers, runs.base == nullptr ? nullptr : base.data()}, coefficients, out);
 }
 
 double AgreeingSum(const Runs& runs, const Consensus& consensus, std::span<float> out) {
