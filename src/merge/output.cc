@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kPieceElements = size_t{1} << 18;
 // The disk begins with what is written after so many bytes.
 constexpr uint64_t kStartBytes = uint64_t{64} << 20;
+// What may wait for the disk before the merge does: as many steps, which cost their share of the room.
+constexpr uint64_t kBehindRoom = 1 << 10, kStepsBehind = 8;
 
 // "pt" is what the reference implementation wants to read before it loads a file.
 Result<PlacedSafetensors> OpenShard(const std::string& directory, const OutputShard& shard) {
@@ -97,7 +99,11 @@ Status TensorSink::Finish() {
 }
 
 MergeOutput::MergeOutput(AtomicDirectory directory, StepJournal journal, const MergePlan& plan, OutputOptions options)
-    : directory_(std::move(directory)), journal_(std::move(journal)), plan_(plan), options_(std::move(options)) {
+    : directory_(std::move(directory)),
+      journal_(std::move(journal)),
+      plan_(plan),
+      options_(std::move(options)),
+      behind_(kBehindRoom) {
   step_began_us_ = clock_.NowUs();
 }
 
@@ -158,8 +164,12 @@ Status MergeOutput::EndTensor(const OutputTensor& tensor, Json note) {
   open_bytes_ += tensor.bytes();
   started_bytes_ += tensor.bytes();
   if (started_bytes_ >= kStartBytes) {
-    shards_[tensor.shard].StartSync();
     started_bytes_ = 0;
+    // Also this may wait, where the disk has more in hand than it takes.
+    DF_RETURN_IF_ERROR(behind_.Do(1, [&shard = shards_[tensor.shard]] {
+      shard.StartSync();
+      return Status::Ok();
+    }));
   }
   const auto seconds = static_cast<double>(clock_.NowUs() - step_began_us_) * 1e-6;
   if (open_bytes_ < options_.step_bytes && seconds < options_.step_seconds) return Status::Ok();
@@ -168,16 +178,18 @@ Status MergeOutput::EndTensor(const OutputTensor& tensor, Json note) {
 
 Status MergeOutput::EndStep() {
   if (open_notes_.empty()) return Status::Ok();
-  for (const PlacedSafetensors& shard : shards_) DF_RETURN_IF_ERROR(shard.Sync());
   Json notes = Json::array();
   std::swap(notes, open_notes_);
   open_bytes_ = 0;
-  DF_RETURN_IF_ERROR(journal_.EndStep(notes));
   step_began_us_ = clock_.NowUs();
-  return Status::Ok();
+  return behind_.Do(kBehindRoom / kStepsBehind, [this, notes = std::move(notes)]() -> Status {
+    for (const PlacedSafetensors& shard : shards_) DF_RETURN_IF_ERROR(shard.Sync());
+    return journal_.EndStep(notes);
+  });
 }
 
 Status MergeOutput::Keep(Bytes data, Json note) {
+  DF_RETURN_IF_ERROR(behind_.Finish());
   DF_RETURN_IF_ERROR(journal_.Append(data));
   Json notes = Json::array();
   notes.push_back(std::move(note));
@@ -185,11 +197,12 @@ Status MergeOutput::Keep(Bytes data, Json note) {
 }
 
 void MergeOutput::KeepForResume() {
-  if (!EndStep().ok()) return;  // then those tensors are made again
+  if (!EndStep().ok() || !behind_.Finish().ok()) return;  // then those tensors are made again
   directory_.Keep(journal_.has_steps());
 }
 
 Status MergeOutput::Commit() {
+  DF_RETURN_IF_ERROR(behind_.Finish());
   for (const PlacedSafetensors& shard : shards_) DF_RETURN_IF_ERROR(shard.Sync());
   DF_RETURN_IF_ERROR(journal_.Remove());
   return directory_.Commit();

@@ -2,7 +2,8 @@
 // and a journal (format/step_journal.h) by which a killed run is continued.
 //
 // A step is a note of tensors that are finished. Their bytes are on the disk before the note is written: what a note
-// tells of need not be looked at again, and nothing is written twice.
+// tells of need not be looked at again, and nothing is written twice. A thread behind waits for the disk and writes the
+// notes, in order, while further tensors are merged.
 #ifndef DELTAFOLD_MERGE_OUTPUT_H_
 #define DELTAFOLD_MERGE_OUTPUT_H_
 
@@ -15,6 +16,7 @@
 
 #include "base/atomic_file.h"
 #include "base/clock.h"
+#include "base/work_behind.h"
 #include "format/placed_safetensors.h"
 #include "format/step_journal.h"
 #include "merge/plan.h"
@@ -96,6 +98,7 @@ class MergeOutput {
   Json open_notes_ = Json::array();  // of tensors since the last step
   uint64_t open_bytes_ = 0, started_bytes_ = 0;
   int64_t step_began_us_ = 0;
+  WorkBehind behind_;  // owns shards_ and journal_ while it has orders; the last member, as these use the others
 };
 
 }  // namespace df::merge
