@@ -208,6 +208,16 @@ TEST_F(MergerTest, RefusesWhatDoesNotFitByName) {
   EXPECT_EQ(Left(), "");
 }
 
+TEST_F(MergerTest, AnInputThatIsCutShortWhileItIsMappedIsRefusedByName) {
+  const Recipe recipe = Read(kLinear);
+  const MergeSources sources = ValueOrDie(OpenSources(recipe));
+  std::filesystem::resize_file(Sub("ft1") + "/model.safetensors", 0);
+  ThreadPool pool(2);
+  ExpectRefusal(MergeModels(pool, recipe, sources, Sub("out"), {}), StatusCode::kCorrupt, {"ft1", "truncated"});
+  EXPECT_FALSE(std::filesystem::exists(Sub("out")));
+  EXPECT_EQ(Left(), "");
+}
+
 TEST_F(MergerTest, ADirectoryThatIsThereIsReplacedOnlyWhenAllowedAndNeverAnInput) {
   const std::string tail = "parameters: {weight: 1}\nmerge_method: linear\nmodels: [{model: @ft0}, {model: @out}]\n";
   WriteModel(FineTune(2), Sub("out"));
