@@ -17,12 +17,13 @@ int ExitOfRun(std::string_view command, bool is_void) {
 
 void AddBench(const Command& app) {
   const Command command =
-      app.Sub("bench", "Measure: kernels against the machine's limits, models, a server, the codec");
+      app.Sub("bench", "Measure: kernels against the machine's limits, models, a server, the codec, merging");
   command.RequireSub();
   AddBenchKernels(command);
   AddBenchModel(command);
   AddBenchServe(command);
   AddBenchCodec(command);
+  AddBenchMerge(command);
   command.Footer(
       "Examples:\n"
       "  deltafold bench kernels\n"

@@ -16,6 +16,7 @@ void AddBenchKernels(const Command& bench);
 void AddBenchModel(const Command& bench);
 void AddBenchServe(const Command& bench);
 void AddBenchCodec(const Command& bench);
+void AddBenchMerge(const Command& bench);
 
 }  // namespace df::cli
 

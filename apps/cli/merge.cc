@@ -176,7 +176,11 @@ Result<Json> MergeAsFull(const Arguments& arguments, const Inputs& inputs, Work&
   work.progress.reset();
   const Json json = ToJson(report);
   if (!arguments.json) PrintFull(json, arguments, work.seconds());
-  return Json{{"out", arguments.out}, {"as", "full"}, {"seconds", work.seconds()}, {"merge", json}};
+  return Json{{"out", arguments.out},
+              {"as", "full"},
+              {"seconds", work.seconds()},
+              {"stream_seconds", report.stream_seconds},
+              {"merge", json}};
 }
 
 Result<Json> MergeAsVariant(const Arguments& arguments, const Inputs& inputs, Work& work) {

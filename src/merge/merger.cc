@@ -145,7 +145,8 @@ MergeReport ReportOf(const MergePlan& plan, const MergeSources& sources, std::ve
                      .n_added_tokens = plan.vocabulary.n_added,
                      .tied = plan.tied,
                      .has_base = plan.method->needs_base,
-                     .scales = {}};
+                     .scales = {},
+                     .stream_seconds = 0};
   for (const MergeSource& model : sources.models) report.model_names.push_back(model.name);
   for (size_t i = 0; i < reports.size(); ++i) {
     const OutputTensor& tensor = plan.tensors[i];
@@ -209,9 +210,13 @@ std::vector<std::string> InputsOf(const MergeSources& sources) {
 Result<MergeReport> WriteAll(ThreadPool& pool, const Recipe& recipe, const MergeSources& sources, const MergePlan& plan,
                              const MergerOptions& options, MergeOutput& output) {
   Merger merger(pool, plan, sources, options, output);
+  const SteadyClock clock;
+  const int64_t start_us = clock.NowUs();
   DF_ASSIGN_OR_RETURN(std::vector<Report> reports, merger.Run());
+  const double stream_seconds = static_cast<double>(clock.NowUs() - start_us) * 1e-6;
   MergeReport report = ReportOf(plan, sources, std::move(reports));
   report.scales = merger.Scales();
+  report.stream_seconds = stream_seconds;
   DF_RETURN_IF_ERROR(WriteSideFiles(plan, sources, recipe, report, output.path()));
   // A page that could not be read was merged as zeros: nothing of it may be committed.
   DF_RETURN_IF_ERROR(CheckIntact(sources));

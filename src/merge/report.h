@@ -28,6 +28,7 @@ struct MergeReport {
   bool tied = false;
   bool has_base = false;       // norms and coefficients are of the differences to it, else of the models
   std::vector<double> scales;  // opcm: lambda_1 .. lambda_k
+  double stream_seconds = 0;   // until the last tensor was with the file system; what a stopped run did is not in it
 
   double ResultNorm() const;              // |W - W_b| (|W| without a base) over all tensors
   std::vector<double> TaskNorms() const;  // |W_i - W_b|, a model each

@@ -1,7 +1,6 @@
 #include "tools/bench_codec.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,36 +22,13 @@
 #include "tools/statistics.h"
 #include "tools/synthetic_files.h"
 #include "tools/synthetic_shape.h"
+#include "tools/temporary_directory.h"
 
 namespace df::tools {
 namespace {
 
 constexpr size_t kDiskBytes = size_t{256} << 20;
 constexpr size_t kDiskPieceBytes = size_t{8} << 20;
-
-// Removed with all that is in it, unless it is released.
-class TemporaryDirectory {
- public:
-  static Result<TemporaryDirectory> Make(const std::string& parent) {
-    std::error_code error;
-    const std::string base = parent.empty() ? std::filesystem::temp_directory_path(error).string() : parent;
-    std::string pattern = base + "/deltafold-bench-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) return IoError("cannot make a directory in " + base, errno);
-    return TemporaryDirectory(std::move(pattern));
-  }
-  TemporaryDirectory(TemporaryDirectory&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  TemporaryDirectory& operator=(TemporaryDirectory&&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  std::string Release() { return std::exchange(path_, ""); }
-
- private:
-  explicit TemporaryDirectory(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 // A file descriptor, closed at the end.
 struct File {

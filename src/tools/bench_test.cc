@@ -14,6 +14,7 @@
 #include "tools/adapter_rows.h"
 #include "tools/attention_rows.h"
 #include "tools/bench_codec.h"
+#include "tools/bench_merge.h"
 #include "tools/bench_model.h"
 #include "tools/element_rows.h"
 #include "tools/head_rows.h"
@@ -250,6 +251,24 @@ TEST(CodecBenchSlow, MeasuresEveryLineAndLeavesNothingBehind) {
   EXPECT_FALSE(json.contains("kept"));
   ExpectRefusal(RunCodecBench({.shape = "gpt-5", .directory = directory.path(), .n_rounds = 1}),
                 StatusCode::kInvalidArgument, {"gpt-5"});
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(MergeBenchSlow, GivesEveryPromiseAVerdictAndLeavesNothingBehind) {
+  if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
+  const testing::TemporaryDirectory directory;
+  const MergeBenchReport report = ValueOrDie(RunMergeBench(
+      {.shape = "small", .directory = directory.path(), .n_threads = 1, .n_rounds = 1, .rows = 560, .cols = 600}));
+  const Json json = ToJson(report);
+  ASSERT_EQ(json["results"].size(), 6u);
+  size_t n_verdicts = 0;
+  for (const Json& line : json["results"]) {
+    EXPECT_GT(line["seconds"].get<double>(), 0) << line["name"];
+    n_verdicts += line.contains("pass") ? 1 : 0;
+  }
+  EXPECT_EQ(n_verdicts, 5u);
+  EXPECT_EQ(json["results"][2]["way"].get<std::string>().find("randomised"), 0u);
+  EXPECT_EQ(json["results"][3]["way"].get<std::string>().find("Gram"), 0u);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
