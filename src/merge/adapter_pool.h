@@ -73,12 +73,11 @@ class AdapterPool {
 
   // Takes the adapter in `adapter_directory` in under `id`: on disk when it returns. What is in a slot already, also
   // under an id that has gone since, joins that slot again and is merged no second time; in place of itself it changes
-  // nothing. What cannot be merged (DoRA,
-  // biases, saved modules, files of its text that others do not have, a delta-W of zero) keeps a slot of its own while
-  // the budget has room for that. The only errors are CheckPoolId's, the adapter's readers', kFailedPrecondition (an id
-  // that is there; another base; by kBounded a member that would lose too much, named with figures; neither a probe nor
-  // a largest error for a member), kResourceExhausted (no slot has room for it), `score`'s, `accept`'s and kIo. After
-  // an error the pool is as before, but for the count of refusals.
+  // nothing. What cannot be merged (DoRA, biases, saved modules, files of its text that others do not have, a delta-W
+  // of zero) keeps a slot of its own while the budget has room for that. The only errors are CheckPoolId's, the
+  // adapter's readers', kFailedPrecondition (an id that is there; another base; by kBounded a member that would lose
+  // too much, named with figures; neither a probe nor a largest error for a member), kResourceExhausted (no slot has
+  // room for it), `score`'s, `accept`'s and kIo. After an error the pool is as before, but for the count of refusals.
   Result<PoolAdded> Add(ThreadPool& pool, const std::string& id, const std::string& adapter_directory,
                         const PoolAddOptions& options = {});
   // The id is answered no more. Its slot goes with its last id; what went into it stays in it. kNotFound, kIo.

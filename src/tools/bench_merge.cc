@@ -203,8 +203,10 @@ class MergeRun {
                                .most_seconds = kMostSimilaritySeconds});
     }
     Say("additions to a pool of " + std::to_string(kSlots));
+    // All different: what is in a slot already is not merged again.
+    const uint64_t n_adapters = kSlots + options_.n_rounds;
     uint64_t bytes = 0;
-    for (uint64_t i = 0; i <= kSlots; ++i) {
+    for (uint64_t i = 0; i < n_adapters; ++i) {
       DF_ASSIGN_OR_RETURN(const AdapterFactors factors, MadeAdapter(i << 20));
       bytes = TensorBytes(factors);
       std::error_code error;
@@ -215,9 +217,9 @@ class MergeRun {
     DF_ASSIGN_OR_RETURN(const auto adapters,
                         AdapterPool::Create(directory_ + "/pool", {.budget_bytes = kSlots * bytes}));
     std::vector<double> seconds;
-    for (uint64_t i = 0; i < kSlots + options_.n_rounds; ++i) {
+    for (uint64_t i = 0; i < n_adapters; ++i) {
       const int64_t start_us = SteadyClock().NowUs();
-      DF_RETURN_IF_ERROR(adapters->Add(pool(), std::to_string(i), AdapterPath(std::min<uint64_t>(i, kSlots))).status());
+      DF_RETURN_IF_ERROR(adapters->Add(pool(), std::to_string(i), AdapterPath(i)).status());
       if (i >= kSlots) seconds.push_back(SecondsSince(start_us));
     }
     report_.lines.push_back({.what = "an adapter of rank 32 into a full pool of 8",
