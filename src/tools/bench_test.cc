@@ -258,7 +258,7 @@ TEST(MergeBenchSlow, GivesEveryPromiseAVerdictAndLeavesNothingBehind) {
   if (kernels::IsScalarTarget()) GTEST_SKIP() << "the scalar target has no limits";
   const testing::TemporaryDirectory directory;
   const MergeBenchReport report = ValueOrDie(RunMergeBench(
-      {.shape = "small", .directory = directory.path(), .n_threads = 1, .n_rounds = 1, .rows = 560, .cols = 600}));
+      {.shape = "small", .directory = directory.path(), .n_threads = 1, .n_rounds = 1, .rows = 1000, .cols = 1100}));
   const Json json = ToJson(report);
   ASSERT_EQ(json["results"].size(), 6u);
   size_t n_verdicts = 0;
