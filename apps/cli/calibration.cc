@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/presence.h"
 #include "engine/calibration_text.h"
 #include "engine/engine.h"
 #include "model/weights.h"
@@ -29,11 +30,20 @@ Result<TokenSequences> WriteOwnText(const CalibratedModels& models, const std::v
 
 }  // namespace
 
-void AddCalibrationOptions(const Command& command, CalibrationOptions& options) {
+Status CheckSource(const CalibrationOptions& options) {
+  if (options.source == kNoSource || options.source == kSelfSource) return Status::Ok();
+  DF_ASSIGN_OR_RETURN(const bool is_there, HasFile(options.source));
+  if (is_there) return Status::Ok();
+  return NotFound("--calibrate " + options.source + ": no such file; give self, none, or a text to read");
+}
+
+void AddCalibrationOptions(const Command& command, CalibrationOptions& options, const std::string& unless_given) {
   command
       .Option("--calibrate", options.source,
               "Text that the matrices' codes are fitted to: self (the fine-tune writes it), none, or a FILE: text, or "
-              "JSON lines with messages or text [self]")
+              "JSON lines with messages or text [" +
+                  unless_given + "]")
+      .NotEmpty()
       .Value("SOURCE");
   command.Option("--seed", options.seed, "Of what the fine-tune writes [0]").Value("N");
   command.Bytes("--calibrate-memory", options.max_bytes, "Most memory that calibration may take [4GB]").Value("BYTES");
@@ -41,7 +51,7 @@ void AddCalibrationOptions(const Command& command, CalibrationOptions& options) 
 
 Result<std::optional<Calibration>> MakeCalibration(const CalibrationOptions& options, const CalibratedModels& models,
                                                    KernelContext& context, const std::function<bool()>& go_on) {
-  if (options.source == "none") return std::optional<Calibration>();
+  if (options.source == kNoSource) return std::optional<Calibration>();
   const ModelConfig& config = models.fine_tune->config();
   CalibrationTextOptions text_options{.seed = options.seed, .go_on = go_on};
   text_options.n_tokens = std::min(text_options.n_tokens, config.max_positions);

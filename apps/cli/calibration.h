@@ -18,15 +18,21 @@ struct CalibrationOptions {
   uint64_t max_bytes = Calibration().max_bytes;
 };
 
-void AddCalibrationOptions(const Command& command, CalibrationOptions& options);
+inline constexpr char kSelfSource[] = "self";
+inline constexpr char kNoSource[] = "none";
+inline constexpr char kRandomSource[] = "random tokens";
+
+// Whether a file that is named is there: kNotFound, kIo.
+Status CheckSource(const CalibrationOptions& options);
+
+// `unless_given`: what help says of a --calibrate that is not given.
+void AddCalibrationOptions(const Command& command, CalibrationOptions& options,
+                           const std::string& unless_given = kSelfSource);
 
 struct CalibratedModels {
   std::string base_directory;
   std::shared_ptr<const Checkpoint> fine_tune;
 };
-
-inline constexpr char kSelfSource[] = "self";
-inline constexpr char kRandomSource[] = "random tokens";
 
 // Nothing for "none". "self": what the fine-tune writes by itself, or random tokens where it has no tokenizer that says
 // how its texts begin. The fine-tune stays in its mapped files. `go_on` as in CalibrationTextOptions.

@@ -14,6 +14,7 @@
 #include "cli/table.h"
 #include "codec/low_rank.h"
 #include "merge/merger.h"
+#include "merge/scratch.h"
 
 namespace df::cli {
 namespace {
@@ -27,7 +28,7 @@ struct Arguments {
   Form form = Form::kFull;
   std::optional<uint64_t> lora_rank;
   CodeArguments codes;
-  CalibrationOptions calibration;
+  CalibrationOptions calibration = {.source = ""};  // not given
   merge::MergerOptions options;
   size_t n_threads = 0;
   bool dry_run = false, json = false;
@@ -117,7 +118,16 @@ Result<Inputs> OpenInputs(const Arguments& arguments) {
   return inputs;
 }
 
+// Of a dry run: what stands at --out would be refused by the run itself.
+Status CheckOut(const Arguments& arguments) {
+  std::error_code ignored;
+  const bool in_the_way = std::filesystem::exists(std::filesystem::symlink_status(arguments.out, ignored));
+  if (!in_the_way || arguments.options.replace) return Status::Ok();
+  return FailedPrecondition(arguments.out + " exists already; choose another --out or replace it with --force");
+}
+
 Status DryRun(const Arguments& arguments) {
+  DF_RETURN_IF_ERROR(CheckOut(arguments));
   DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments));
   ThreadPool pool(ThreadsOf(arguments));
   DF_ASSIGN_OR_RETURN(const merge::MergeEstimate estimate,
@@ -141,7 +151,13 @@ Status DryRun(const Arguments& arguments) {
             << FormatBytes(estimate.memory_bytes) << " of tensors in memory\n"
             << "about " << FormatDuration(estimate.seconds) << " of computing on " << ThreadsOf(arguments)
             << " threads, from a sample of " << FormatBytes(estimate.sample_bytes)
-            << "; a disk may take longer to write it\nNothing was written to " << arguments.out << "\n";
+            << "; a disk may take longer to write it\n";
+  if (arguments.form != Form::kFull) {
+    std::cout << "Coding it as " << (arguments.form == Form::kLora ? "an adapter" : "a delta")
+              << " comes on top (deltafold compress --dry-run); until then it stands in "
+              << merge::ScratchOf(arguments.out) << "\n";
+  }
+  std::cout << "Nothing was written to " << arguments.out << "\n";
   return Status::Ok();
 }
 
@@ -183,12 +199,19 @@ Result<Json> MergeAsFull(const Arguments& arguments, const Inputs& inputs, Work&
               {"merge", json}};
 }
 
+// Singular vectors are an adapter's best factors by themselves; a text moves them towards what it happens to ask.
+CalibrationOptions CalibrationOf(const Arguments& arguments) {
+  CalibrationOptions options = arguments.calibration;
+  if (options.source.empty()) options.source = arguments.form == Form::kLora ? kNoSource : kSelfSource;
+  return options;
+}
+
 Result<Json> MergeAsVariant(const Arguments& arguments, const Inputs& inputs, Work& work) {
   VariantOptions options{.out = arguments.out,
                          .as_lora = arguments.form == Form::kLora,
                          .lora_rank = arguments.lora_rank.value_or(kLoraRank),
                          .codes = arguments.codes,
-                         .calibration = arguments.calibration,
+                         .calibration = CalibrationOf(arguments),
                          .n_threads = ThreadsOf(arguments),
                          .merger = arguments.options};
   options.merger.on_progress = [&](const StreamProgress& done) { return work.Show(done); };
@@ -224,6 +247,12 @@ int Run(const Arguments& arguments) {
   if (arguments.form != Form::kDelta && arguments.codes.IsGiven()) {
     return Report("merge", InvalidArgument("--code, --embeddings, --head, --bytes and --max-error are for --as delta"));
   }
+  const CalibrationOptions& calibration = arguments.calibration;
+  if (arguments.form == Form::kFull && (!calibration.source.empty() || calibration.seed != 0 ||
+                                        calibration.max_bytes != CalibrationOptions().max_bytes)) {
+    return Report("merge",
+                  InvalidArgument("--calibrate, --calibrate-memory and --seed are for --as delta and --as lora"));
+  }
   if (arguments.form != Form::kLora && arguments.lora_rank) {
     return Report("merge", InvalidArgument("--lora-rank is for --as lora"));
   }
@@ -252,7 +281,7 @@ void AddMerge(const Command& app) {
       .Range(1, kMaxCodedRank)
       .Value("N");
   AddCodeOptions(command, arguments->codes);
-  AddCalibrationOptions(command, arguments->calibration);
+  AddCalibrationOptions(command, arguments->calibration, "self; --as lora: none");
   command.Option("--max-shard-bytes", options.max_shard_bytes, "Start a new file beyond [5000000000]")
       .Range(1'000'000, uint64_t{1} << 50)
       .Value("BYTES");

@@ -10,6 +10,17 @@
 namespace df::cli {
 namespace {
 
+// Where the delta stands that an adapter is made of: within the merge's own place, which is ours.
+std::string DeltaOf(const VariantOptions& options) {
+  return options.as_lora ? merge::ScratchOf(options.out) + "/delta" : options.out;
+}
+
+Status Remove(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return error ? IoError("cannot remove " + path, error.value()) : Status::Ok();
+}
+
 // A low rank for the matrices, all else exactly.
 CompressOptions LoraCodes(size_t rank) {
   const Code exact{.kind = CodeKind::kExact};
@@ -23,8 +34,8 @@ Status CheckTarget(const VariantOptions& options) {
 }
 
 Result<CompressReport> CompressMerged(const merge::Recipe& recipe, const merge::MergeSources& sources,
-                                      const VariantOptions& options, const std::string& target,
-                                      CompressOptions& compress) {
+                                      const VariantOptions& options, CompressOptions& compress) {
+  if (options.as_lora) DF_RETURN_IF_ERROR(Remove(DeltaOf(options)));  // finished, and killed before its export
   KernelContext context(options.n_threads);
   DF_ASSIGN_OR_RETURN(const auto merged, Checkpoint::Open(merge::ScratchOf(options.out)));
   compress.base_name = sources.base->name;
@@ -39,14 +50,14 @@ Result<CompressReport> CompressMerged(const merge::Recipe& recipe, const merge::
         MakeCalibration(options.calibration, {sources.base->checkpoint_directory(), merged}, context, options.go_on));
     if (!options.as_lora) FitToCalibration(options.codes, compress);
   }
-  return Compress(context.pool, *sources.base->checkpoint, *merged, target, compress);
+  return Compress(context.pool, *sources.base->checkpoint, *merged, DeltaOf(options), compress);
 }
 
 Status ExportAdapter(const merge::Recipe& recipe, const merge::MergeSources& sources, const VariantOptions& options,
-                     const std::string& delta, VariantReport& report) {
+                     VariantReport& report) {
   ThreadPool pool(options.n_threads);
   DF_ASSIGN_OR_RETURN(const ExportReport exported,
-                      ExportPeft(pool, *sources.base->checkpoint, delta, options.out,
+                      ExportPeft(pool, *sources.base->checkpoint, DeltaOf(options), options.out,
                                  {.base_name = sources.base->name,
                                   .rank = options.lora_rank,
                                   .replace = options.merger.replace,
@@ -56,9 +67,24 @@ Status ExportAdapter(const merge::Recipe& recipe, const merge::MergeSources& sou
                     {"saved", exported.n_saved},
                     {"largest_rank", exported.largest_rank},
                     {"bytes", exported.bytes}};
-  std::error_code error;
-  std::filesystem::remove_all(delta, error);
-  return error ? IoError("cannot remove " + delta, error.value()) : Status::Ok();
+  return Status::Ok();
+}
+
+// What was merged is not lost with what comes after it.
+Status WithScratch(const Status& failure, const VariantOptions& options) {
+  if (failure.ok() || failure.code() == StatusCode::kCancelled) return failure;
+  return Status(failure.code(), failure.message() + "; the merge itself is kept in " + merge::ScratchOf(options.out) +
+                                    ": go on with --resume, or discard it with --force");
+}
+
+Status CodeMerged(const merge::Recipe& recipe, const merge::MergeSources& sources, const VariantOptions& options,
+                  CompressOptions& compress, VariantReport& report) {
+  DF_ASSIGN_OR_RETURN(const CompressReport compressed, CompressMerged(recipe, sources, options, compress));
+  report.compress = ToJson(compressed, compress);
+  report.bytes = compressed.delta_bytes;
+  report.full_bytes = compressed.full_bytes;
+  report.mean_relative_frobenius = compressed.mean_relative_frobenius;
+  return options.as_lora ? ExportAdapter(recipe, sources, options, report) : Status::Ok();
 }
 
 }  // namespace
@@ -69,6 +95,7 @@ Result<VariantReport> MergeToVariant(const merge::Recipe& recipe, const merge::M
     return FailedPrecondition("--as delta and --as lora need a full model as base_model: what they are a variant of");
   }
   DF_RETURN_IF_ERROR(CheckTarget(options));
+  DF_RETURN_IF_ERROR(CheckSource(options.calibration));
   CompressOptions compress = LoraCodes(options.lora_rank);
   if (!options.as_lora) DF_RETURN_IF_ERROR(ReadCodes(options.codes, compress));
   VariantReport report;
@@ -76,15 +103,7 @@ Result<VariantReport> MergeToVariant(const merge::Recipe& recipe, const merge::M
     ThreadPool pool(options.n_threads);
     DF_ASSIGN_OR_RETURN(report.merge, merge::MergeToScratch(pool, recipe, sources, options.out, options.merger));
   }
-  const std::string delta = options.as_lora ? options.out + ".delta" : options.out;
-  if (!options.as_lora || !options.merger.resume || !std::filesystem::exists(delta)) {
-    DF_ASSIGN_OR_RETURN(const CompressReport compressed, CompressMerged(recipe, sources, options, delta, compress));
-    report.compress = ToJson(compressed, compress);
-    report.bytes = compressed.delta_bytes;
-    report.full_bytes = compressed.full_bytes;
-    report.mean_relative_frobenius = compressed.mean_relative_frobenius;
-  }
-  if (options.as_lora) DF_RETURN_IF_ERROR(ExportAdapter(recipe, sources, options, delta, report));
+  DF_RETURN_IF_ERROR(WithScratch(CodeMerged(recipe, sources, options, compress, report), options));
   DF_RETURN_IF_ERROR(merge::RemoveScratch(options.out));
   return report;
 }

@@ -253,6 +253,7 @@ Result<MergeReport> MergeModels(ThreadPool& pool, const Recipe& recipe, const Me
                       MergeOutput::Create(target, plan,
                                           {.replace = options.replace,
                                            .resume = options.resume,
+                                           .note_name = options.note_name,
                                            .inputs = InputsOf(sources),
                                            .task = task,
                                            .step_bytes = options.step_bytes,

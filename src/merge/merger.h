@@ -20,6 +20,9 @@ struct MergerOptions {
   uint64_t max_shard_bytes = kMaxShardBytes;
   bool replace = false;  // an existing directory, and what a stopped run left
   bool resume = false;   // go on with what a stopped run of the same recipe left, if there is anything
+  // Name of a JSON file beside the weights that says of which task they are (`task`); it comes with them, and only what
+  // holds it is replaced. Empty: no such file, and what holds a config.json is.
+  std::string note_name = {};
   // What a kill costs at most, in bytes written and in seconds.
   uint64_t step_bytes = uint64_t{1} << 30;
   double step_seconds = 5;

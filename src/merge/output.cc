@@ -22,8 +22,10 @@ Result<PlacedSafetensors> OpenShard(const std::string& directory, const OutputSh
 }
 
 AtomicDirectory::Options TargetOptions(const OutputOptions& options) {
-  return {
-      .replace = options.replace, .mark = "config.json", .inputs = options.inputs, .journal = StepJournal::kFileName};
+  return {.replace = options.replace,
+          .mark = options.note_name.empty() ? "config.json" : options.note_name,
+          .inputs = options.inputs,
+          .journal = StepJournal::kFileName};
 }
 
 // What is neither journal nor shard was begun after the last step, and will be again.
@@ -204,6 +206,10 @@ void MergeOutput::KeepForResume() {
 Status MergeOutput::Commit() {
   DF_RETURN_IF_ERROR(behind_.Finish());
   for (const PlacedSafetensors& shard : shards_) DF_RETURN_IF_ERROR(shard.Sync());
+  if (!options_.note_name.empty()) {
+    DF_RETURN_IF_ERROR(
+        WriteFileAtomically(directory_.path() + "/" + options_.note_name, DumpJson({{"task", options_.task}}) + "\n"));
+  }
   DF_RETURN_IF_ERROR(journal_.Remove());
   return directory_.Commit();
 }

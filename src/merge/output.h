@@ -25,6 +25,7 @@ namespace df::merge {
 
 struct OutputOptions {
   bool replace = false, resume = false;
+  std::string note_name = {};            // as in MergerOptions
   std::vector<std::string> inputs = {};  // directories that must not be replaced
   Json task = Json::object();            // what is made from what: a run goes on with the steps of an equal one only
   // A step ends when so much was written since the last, or so much time has passed: what a kill costs at most.

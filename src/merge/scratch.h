@@ -15,7 +15,8 @@ std::string ScratchOf(const std::string& target);
 
 // Merges into ScratchOf(target), or finds there what a stopped run of the same recipe and inputs finished: then, with
 // `options.resume`, nothing is done, and what is returned is that run's report as ToJson has it. With `options.replace`
-// an unfinished or other one is discarded. Errors: of MergeModels.
+// an unfinished or other one is discarded. A directory there that no merge made is never touched: kFailedPrecondition,
+// as where one is there and neither resume nor replace is set. Errors: of MergeModels.
 Result<Json> MergeToScratch(ThreadPool& pool, const Recipe& recipe, const MergeSources& sources,
                             const std::string& target, const MergerOptions& options);
 

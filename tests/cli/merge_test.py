@@ -3,6 +3,7 @@
 Usage: merge_test.py DELTAFOLD [unittest arguments]"""
 import json
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -116,7 +117,7 @@ class Merge(unittest.TestCase):
         report = answer("merge", *arguments)
         self.assertEqual(estimate["written_bytes"], report["merge"]["bytes"]["written"])
         self.assertGreater(estimate["seconds"], 0)
-        text = deltafold("merge", *arguments, "--dry-run").stdout
+        text = deltafold("merge", *arguments, "--dry-run", "--force").stdout
         for words in ("merge_method: monosoup", "to read", "to write", "Nothing was written"):
             self.assertIn(words, text)
 
@@ -180,6 +181,17 @@ class Merge(unittest.TestCase):
         done = deltafold("merge", "linear", "--base", BASE, "--model", MATH, "--out", self.out, "--as", "delta", "--lora-rank", 4)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--lora-rank is for --as lora", done.stderr)
+        for flag in (["--calibrate", "none"], ["--seed", 9], ["--calibrate-memory", 5000]):
+            done = deltafold("merge", "linear", "--model", MATH, "--out", self.out, *flag)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("are for --as delta and --as lora", done.stderr)
+        for flag in (["--energy", ""], ["--t", ""], ["--as", "delta", "--code", ""], ["--as", "delta", "--bytes", ""]):
+            done = deltafold("merge", "linear", "--base", BASE, "--model", MATH, "--out", self.out, *flag)
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, f"{flag[-2]}.*must not be empty")
+        done = deltafold("pool", "create", "", "--bytes", "1MB")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("must not be empty", done.stderr)
         done = deltafold("pool", "create", self.out, "--bytes", "1MB", "--policy", "kmerge", "--threshold", "0.3")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--threshold is for --policy kmerge++", done.stderr)
@@ -206,7 +218,9 @@ class Merge(unittest.TestCase):
     def test_a_kill_at_any_moment_leaves_no_half_and_resumes_to_the_same_bytes(self):
         for form, arguments in (("full", ["opcm", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out]),
                                 ("delta", ["linear", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out,
-                                           "--as", "delta", "--calibrate", "none"])):
+                                           "--as", "delta", "--calibrate", "none"]),
+                                ("lora", ["linear", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out,
+                                          "--as", "lora", "--lora-rank", 8])):
             start = time.monotonic()
             answer("merge", *arguments)
             whole_s = time.monotonic() - start
@@ -227,6 +241,56 @@ class Merge(unittest.TestCase):
                 self.assertEqual(self.files(), expected, form)
                 self.assertEqual(self.left(), ["out"])
             subprocess.run(["rm", "-rf", str(self.out)], check=True)
+
+    def test_what_stands_beside_out_and_is_no_merges_is_never_touched(self):
+        models = ["linear", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out]
+        own = self.folder / "out.merged" / "mine.txt"
+        own.parent.mkdir()
+        (own.parent / "config.json").write_text("{}")
+        own.write_text("mine")
+        for form in (["delta"], ["lora", "--lora-rank", 4]):
+            for flag in ("--resume", "--force"):
+                done = deltafold("merge", *models, "--as", *form, "--calibrate", "none", flag)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, "out.merged is in the way.*merge_scratch.json.*another --out")
+                self.assertEqual(own.read_text(), "mine")
+        shutil.rmtree(own.parent)
+        beside = self.folder / "out.delta"
+        shutil.copytree(DELTA, beside)
+        before = tensors(beside / "delta_model.safetensors")
+        answer("merge", *models, "--as", "lora", "--lora-rank", 4, "--resume")
+        self.assertEqual(tensors(beside / "delta_model.safetensors"), before)
+        self.assertEqual(self.left(), ["out", "out.delta"])
+
+    def test_a_target_may_end_in_a_slash(self):
+        for form in (["full"], ["delta", "--calibrate", "none"], ["lora", "--lora-rank", 4]):
+            answer("merge", "linear", "--base", BASE, "--model", MATH, "--model", SQL, "--as", *form, "--out", f"{self.out}/")
+            self.assertEqual(self.left(), ["out"])
+            shutil.rmtree(self.out)
+
+    def test_what_cannot_be_coded_keeps_the_merge_and_says_how_to_go_on(self):
+        models = ["linear", "--base", BASE, "--model", MATH, "--model", SQL, "--out", self.out, "--as", "delta"]
+        done = deltafold("merge", *models, "--calibrate", self.folder / "absent")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "--calibrate .*absent: no such file")
+        self.assertEqual(self.left(), [])
+        done = deltafold("merge", *models, "--calibrate", "none", "--bytes", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "kept in .*out.merged.*--resume")
+        done = deltafold("merge", *models, "--calibrate", "none")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "out.merged is what a stopped run merged.*--resume")
+        answer("merge", *models, "--calibrate", "none", "--resume")
+        self.assertEqual(self.left(), ["out"])
+
+    def test_a_dry_run_says_what_the_run_would_refuse(self):
+        self.out.mkdir()
+        done = deltafold("merge", "linear", "--model", MATH, "--out", self.out, "--dry-run")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("exists already", done.stderr)
+        done = deltafold("merge", "linear", "--base", BASE, "--model", MATH, "--out", self.folder / "b", "--dry-run", "--as", "lora")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("b.merged", done.stdout)
 
     def test_served_as_delta_and_as_lora_a_merge_answers_as_its_full_checkpoint(self):
         models = ["--base", BASE, "--model", f"{MATH}=0.6", "--model", f"{SQL}=0.4"]
