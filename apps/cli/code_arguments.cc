@@ -27,16 +27,22 @@ Result<double> ErrorOf(const std::string& text) {
 
 void AddCodeOptions(const Command& command, CodeArguments& arguments) {
   command.Option("--code", arguments.code, "Code of the layers' matrices, see below [rank1; auto with a bound]")
+      .NotEmpty()
       .Value("CODE");
   command.Option("--embeddings", arguments.embeddings, "Code of the embedding [auto; exact beside another --code]")
+      .NotEmpty()
       .Value("CODE");
   command.Option("--head", arguments.head, "Code of the head, where it is not tied [auto; exact beside another --code]")
+      .NotEmpty()
       .Value("CODE");
   command
       .Option("--bytes", arguments.bytes,
               "auto: bytes of everything stored: 24M, 1.5Gi, 1.35bpw (bits per weight), 12% (of the model) [1.35bpw]")
+      .NotEmpty()
       .Value("AMOUNT");
-  command.Option("--max-error", arguments.max_error, "auto: largest |D - D^| / |D| of any tensor, 0 to 1").Value("E");
+  command.Option("--max-error", arguments.max_error, "auto: largest |D - D^| / |D| of any tensor, 0 to 1")
+      .NotEmpty()
+      .Value("E");
 }
 
 Status ReadCodes(const CodeArguments& arguments, CompressOptions& options) {

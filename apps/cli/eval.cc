@@ -172,6 +172,7 @@ Status Run(Arguments& arguments) {
   DF_ASSIGN_OR_RETURN(Outputs outputs, OpenOutputs(arguments));
   if (!arguments.text.empty()) {
     DF_ASSIGN_OR_RETURN(options.text, FromFiles(ReadFileBounded(arguments.text, eval::kMaxTaskBytes)));
+    if (options.text.empty()) return InvalidArgument("--text " + arguments.text + ": the file is empty");
   }
   DF_ASSIGN_OR_RETURN(const EvalFamily family, ReadFamily(arguments));
   DF_RETURN_IF_ERROR(CheckMeasured(family, options));
@@ -243,7 +244,9 @@ void AddEval(const Command& app) {
   AddWeightsOption(command, arguments->weights);
   command.Option("--replies", arguments->replies, "Write every answer, a JSON object a line").Value("FILE.jsonl");
   command.Option("--plot", arguments->plot, "Write loss and KL against bits a weight as SVG").Value("FILE.svg");
-  command.Option("--report", arguments->report, "Write the JSON there and print the tables").Value("FILE.json");
+  command.Option("--report", arguments->report, "Write the JSON there and print the tables")
+      .NotEmpty()
+      .Value("FILE.json");
   command.Switch("--card", arguments->card, "Write what was measured into the model card (README.md) of each delta");
   command.Switch("--json", arguments->json, "Print as JSON");
   command.Footer(kExamples);

@@ -27,6 +27,11 @@ Status AddPath(const std::string& path, const std::string& code, eval::Subject& 
   if (!is_full && (code == "full" || code == "base")) {
     return FailedPrecondition("a delta or adapter cannot be called \"" + code + "\": " + path);
   }
+  const auto is_taken = [&](const eval::CodedVariant& other) { return !code.empty() && other.code == code; };
+  if (std::ranges::any_of(subject.codes, is_taken)) {
+    return FailedPrecondition("two variants of " + subject.name + " are called \"" + code + "\": " + path +
+                              " is the second");
+  }
   if (!is_full) {
     subject.codes.push_back({.code = code, .directory = directory});
     return Status::Ok();

@@ -44,6 +44,12 @@ OptionRef Add(CLI::App& app, const std::string& name, T& value, const std::strin
   return OptionRef(app.add_option(name, value, help));
 }
 
+// (CLI11 itself takes "" for no value: what a script's empty variable gives would be the default.)
+template <typename T>
+OptionRef AddNumber(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  return Add(app, name, value, help).NotEmpty();
+}
+
 template <typename T>
 OptionRef AddCount(CLI::App& app, const std::string& name, T& value, const std::string& help,
                    uint64_t max = UINT64_MAX) {
@@ -128,16 +134,16 @@ OptionRef Command::Option(const std::string& name, std::optional<uint64_t>& valu
   return AddCount(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, int64_t& value, const std::string& help) const {
-  return Add(*app_, name, value, help);
+  return AddNumber(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, std::optional<int32_t>& value, const std::string& help) const {
-  return Add(*app_, name, value, help);
+  return AddNumber(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, double& value, const std::string& help) const {
-  return Add(*app_, name, value, help);
+  return AddNumber(*app_, name, value, help);
 }
 OptionRef Command::Option(const std::string& name, std::optional<double>& value, const std::string& help) const {
-  return Add(*app_, name, value, help);
+  return AddNumber(*app_, name, value, help);
 }
 
 OptionRef Command::Bytes(const std::string& name, uint64_t& value, const std::string& help) const {

@@ -105,7 +105,11 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    std::cout << ParsedCommand(app).help();
+    const CLI::App& command = ParsedCommand(app);
+    const bool is_sub = &command != &app;
+    std::string before = "deltafold " + (is_sub ? PathOf(app, *command.get_parent()) : "");
+    before.pop_back();
+    std::cout << (is_sub ? command.help(before) : app.help());
     return WithOutputChecked(0);
   } catch (const CLI::ParseError& error) {
     return ReportUsage(app, error);

@@ -292,7 +292,7 @@ using Run = Status (*)(const Arguments&);
 Command AddOne(const Command& pool, const std::string& name, const std::string& help,
                const std::shared_ptr<Arguments>& arguments, Run run) {
   const Command command = pool.Sub(name, help);
-  command.Option("pool", arguments->pool, "Directory of the pool").Required().Value("POOL");
+  command.Option("pool", arguments->pool, "Directory of the pool").Required().NotEmpty().Value("POOL");
   command.Switch("--json", arguments->json, "Print JSON");
   command.OnRun([name, arguments, run] { return Report("pool " + name, run(*arguments)); });
   return command;

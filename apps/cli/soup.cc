@@ -183,7 +183,11 @@ Status Run(Arguments& arguments) {
   if (!waiting.ok() && !is_interrupted) return waiting.status();
   Print(*soup, waiting.ok() ? *waiting : std::vector<tools::WaitingCheckpoint>(), arguments.json);
   std::cout.flush();
-  if (!arguments.watch.once || soup->steps().empty() || soup->BestOrNull() != nullptr) return Status::Ok();
+  if (!arguments.watch.once || is_interrupted || soup->BestOrNull() != nullptr) return Status::Ok();
+  if (soup->steps().empty()) {
+    return FailedPrecondition("there is no best: " + std::to_string(waiting->size()) + " checkpoints in " +
+                              arguments.watch.directory + " are not whole, and there are no others");
+  }
   const tools::SoupStep& last = soup->steps().back();
   return FailedPrecondition("nothing was kept, there is no best: no checkpoint has a score that can be used; " +
                             last.checkpoint.name + ": " + last.note);

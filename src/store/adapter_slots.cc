@@ -25,6 +25,7 @@ Result<std::string> MakeTemporary() {
 }  // namespace
 
 Result<std::unique_ptr<AdapterSlots>> AdapterSlots::Open(const std::string& directory, const PoolSettings& settings) {
+  DF_RETURN_IF_ERROR(CheckPoolSettings(settings));  // before anything is made
   std::string temporary;
   if (directory.empty()) {
     DF_ASSIGN_OR_RETURN(temporary, MakeTemporary());

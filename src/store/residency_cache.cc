@@ -256,7 +256,8 @@ Status ResidencyCache::Evict(CacheId id, int64_t now_us) {
   Now(now_us);
   Entry& entry = entries_.at(id);
   entry.prefetch = false;
-  if (entry.pinned) return FailedPrecondition("it is pinned: unpin it first");
+  if (entry.pinned)
+    return FailedPrecondition("its weights are pinned, by this name or by one with the same content: unpin that first");
   if (entry.phase == Phase::kLoading) return FailedPrecondition("it is being loaded: try again when it is resident");
   if (entry.phase != Phase::kIn) return Status::Ok();
   if (entry.n_leases > 0) return FailedPrecondition(std::to_string(entry.n_leases) + " requests are running on it");

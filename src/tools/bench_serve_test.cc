@@ -54,7 +54,7 @@ TEST(LoadClient, ReadsTheAddress) {
   EXPECT_EQ(ValueOrDie(ParseEndpoint("http://[::1]:81")).host, "::1");
   EXPECT_EQ(ValueOrDie(ParseEndpoint("http://[::1]:81")).port, "81");
   for (const char* bad : {"", "localhost:8000", "https://a", "http://", "http://:80", "http://a:", "http://a:b",
-                          "http://a:123456", "http://[::1", "http://a/b c", "http://a/b\r\nX: y"}) {
+                          "http://a:123456", "http://a:65536", "http://[::1", "http://a/b c", "http://a/b\r\nX: y"}) {
     ExpectRefusal(ParseEndpoint(bad), StatusCode::kInvalidArgument, {"url"});
   }
 }

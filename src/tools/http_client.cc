@@ -127,9 +127,12 @@ Result<Endpoint> ParseEndpoint(std::string_view url) {
       host_end == std::string_view::npos ? "" : authority.substr(host_end + (bracketed ? 1 : 0));
   endpoint.port = rest.starts_with(':') ? std::string(rest.substr(1)) : "80";
   const bool digits = endpoint.port.find_first_not_of("0123456789") == std::string::npos;
+  constexpr int kMaxPort = 65535;
+  const bool is_port =
+      digits && !endpoint.port.empty() && endpoint.port.size() <= 5 && std::stoi(endpoint.port) <= kMaxPort;
   const bool plain = path.find_first_of(" \r\n\t") == std::string_view::npos;
-  if (endpoint.host.empty() || endpoint.port.empty() || endpoint.port.size() > 5 || !digits || !plain) {
-    return InvalidArgument("url must be http://HOST[:PORT], got http://" + std::string(url));
+  if (endpoint.host.empty() || !is_port || !plain) {
+    return InvalidArgument("url must be http://HOST[:PORT], a port at most 65535, got http://" + std::string(url));
   }
   return endpoint;
 }

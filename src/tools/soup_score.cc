@@ -143,6 +143,7 @@ Status SoupScorer::ReadFiles() {
   if (!options_.command.empty()) identity_["command"] = options_.command;
   if (!options_.text_file.empty()) {
     DF_ASSIGN_OR_RETURN(text_, ReadFileBounded(options_.text_file, eval::kMaxTaskBytes));
+    if (text_.empty()) return InvalidArgument("nothing to measure perplexity on: " + options_.text_file + " is empty");
     identity_["text"] = DigestOf(text_);
     identity_["tokens"] = options_.text_tokens;
     identity_["window"] = options_.window_tokens;

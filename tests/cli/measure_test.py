@@ -120,8 +120,12 @@ class Eval(unittest.TestCase):
     def test_what_cannot_be_measured_is_named(self):
         base, delta = DEMO / "zen-mini-base", DEMO / "deltas" / "zen-mini-german"
         task = DEMO / "eval" / "german.jsonl"
+        empty = self.folder / "empty.txt"
+        empty.write_text("")
         for code, arguments, words in (
                 (2, [], "--base"),
+                (2, ["--base", base, "--variant", f"a={delta}", "--task", task, "--text", empty], "the file is empty"),
+                (1, ["--base", base, "--variant", f"a:x={delta}", "--variant", f"a:x={delta}", "--task", task], "are called \"x\""),
                 (2, ["--base", base], "--text FILE or --task FILE"),
                 (2, ["--base", base, "--variant", delta], "NAME=PATH"),
                 (2, ["--base", base, "--variant", f"a={delta}", "--task", f"b={task}"], "there is no variant b"),

@@ -53,7 +53,8 @@ class Soup(unittest.TestCase):
     def test_once_takes_what_is_there_and_the_next_call_goes_on(self):
         measure = ["--eval-questions", ROOT / "demo" / "eval" / "math.jsonl", "--items", 20, "--metric", "cross-entropy",
                    "--rank", 16, "--plot", self.folder / "curve.svg"]
-        self.assertEqual(self.report(*measure)["best"], None)
+        nothing_yet = self.soup(*measure, "--once", "--json")
+        self.assertEqual((nothing_yet.returncode, json.loads(nothing_yet.stdout)["best"]), (1, None))
         self.add(10, "sql")
         report = self.report(*measure)
         self.assertEqual([step["kept"] for step in report["steps"]], ["newest"])
@@ -118,6 +119,17 @@ class Soup(unittest.TestCase):
             self.assertRegex(done.stdout, r"checkpoint-10 +- +- +- +nothing")
             self.assertRegex(done.stderr, r"nothing was kept, there is no best.*checkpoint-10.*nan or infinite")
             self.assertFalse((self.out / "best").exists())
+
+    def test_no_checkpoint_and_an_empty_text_are_failures(self):
+        done = self.soup("--once", "--eval-command", SUM, "--better", "lower")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, "there is no best: 0 checkpoints in .* are not whole, and there are no others")
+        empty = self.folder / "empty.txt"
+        empty.write_text("")
+        self.add(10, "sql")
+        done = self.soup("--once", "--eval-text", empty)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, "empty.txt is empty")
 
     def test_a_watch_takes_what_comes_and_ends_cleanly_when_it_is_interrupted(self):
         self.add(10, "sql")
