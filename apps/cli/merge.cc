@@ -253,6 +253,9 @@ int Run(const Arguments& arguments) {
     return Report("merge",
                   InvalidArgument("--calibrate, --calibrate-memory and --seed are for --as delta and --as lora"));
   }
+  if (CompressOptions codes; arguments.form == Form::kDelta) {
+    if (const Status status = ReadCodes(arguments.codes, codes); !status.ok()) return Report("merge", status);
+  }
   if (arguments.form != Form::kLora && arguments.lora_rank) {
     return Report("merge", InvalidArgument("--lora-rank is for --as lora"));
   }

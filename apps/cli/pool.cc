@@ -23,7 +23,7 @@ constexpr char kExamples[] =
     "Examples:\n"
     "  deltafold pool create adapters-pool --bytes 64MB --policy bounded --max-error 0.8\n"
     "  deltafold pool add adapters-pool sql ./sql-adapter && deltafold pool list adapters-pool\n"
-    "  deltafold run --model base --variant $(deltafold pool route adapters-pool sql) --prompt \"...\"";
+    "  deltafold run --model base --variant sql=$(deltafold pool route adapters-pool sql) \"...\"";
 constexpr char kCreateExamples[] =
     "Policies:\n"
     "  kmerge    a free slot is taken; without one the adapter is merged into the most similar slot\n"

@@ -25,13 +25,13 @@ std::vector<Medium> DefaultMedia();
 struct PlanOptions {
   uint64_t n_variants = 14;
   std::vector<std::string> codes = {"scalar", "row", "rank1", "planes2", "lowrank:16", "auto"};
-  bool is_fitted = true;                 // scales are fitted to a text, as compress does unless told otherwise
-  std::string embeddings = "raw";        // code of embedding and head; raw: the fine-tune changed every row
-  uint64_t memory_bytes = 0;             // 0: not asked what fits
-  uint64_t reserve_bytes = 512'000'000;  // program, tokenizers, activations
-  uint64_t context_tokens = 4096;        // of a sequence
-  uint64_t n_sequences = 1;              // whose KV cache must fit
-  DType kv_dtype = DType::kBf16;         // kBf16 or kF32
+  bool is_fitted = true;                         // scales are fitted to a text, as compress does unless told otherwise
+  std::string embeddings = "raw";                // code of embedding and head; raw: the fine-tune changed every row
+  uint64_t memory_bytes = 0;                     // 0: not asked what fits
+  uint64_t reserve_bytes = uint64_t{512} << 20;  // program, tokenizers, activations
+  uint64_t context_tokens = 4096;                // of a sequence
+  uint64_t n_sequences = 1;                      // whose KV cache must fit
+  DType kv_dtype = DType::kBf16;                 // kBf16 or kF32
   std::vector<Medium> media = DefaultMedia();
 };
 
