@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "linalg/blas.h"
+#include "linalg/products.h"
 
 namespace df::linalg {
 namespace {
@@ -19,6 +20,9 @@ void Multiply(CBLAS_TRANSPOSE turn_a, CBLAS_TRANSPOSE turn_b, MatView<const doub
   cblas_dgemm(CblasRowMajor, turn_a, turn_b, BlasInt(c.rows), BlasInt(c.cols), BlasInt(depth), 1.0, a.data, Stride(a),
               b.data, Stride(b), 0.0, c.data, Stride(c));
 }
+
+// Rows of c that one call of BLAS makes where threads share a product.
+constexpr size_t kProductTile = 128;
 
 }  // namespace
 
@@ -41,6 +45,18 @@ Mat<double> TransposedProduct(MatView<const double> a, MatView<const double> b) 
   Mat<double> c(a.cols, b.cols);
   Multiply(CblasTrans, CblasNoTrans, a, b, a.rows, c.view());
   return c;
+}
+
+void Multiply(ThreadPool& pool, MatView<const double> a, MatView<const double> b, MatView<double> c) {
+  DF_CHECK(a.cols == b.rows && a.cols > 0 && c.rows == a.rows && c.cols == b.cols);
+  const size_t n_tiles = (c.rows + kProductTile - 1) / kProductTile;
+  const size_t grain = std::max<size_t>((n_tiles + kMaxCallers - 1) / kMaxCallers, 1);
+  pool.ParallelFor(n_tiles, grain, [&](size_t first, size_t last, size_t) {
+    for (size_t tile = first; tile < last; ++tile) {
+      const size_t begin = tile * kProductTile, end = std::min(begin + kProductTile, c.rows);
+      Multiply(CblasNoTrans, CblasNoTrans, a.Rows(begin, end), b, a.cols, c.Rows(begin, end));
+    }
+  });
 }
 
 Mat<double> Gram(MatView<const float> a, GramOf side) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <utility>
+
 #include "linalg/linalg_fixture.h"
 
 namespace df::linalg {
@@ -54,6 +57,27 @@ TEST(Products64, ProductsAgreeWithTheirDefinitionTurnedOrNot) {
   for (const Mat<double>& c : {Product(a.view(), b.view()), ProductTransposed(a.view(), turned_b.view()),
                                TransposedProduct(turned_a.view(), b.view())}) {
     for (size_t i = 0; i < m * n; ++i) EXPECT_NEAR(c.view().data[i], expected.view().data[i], 1e-14) << i;
+  }
+}
+
+// Rows beyond one tile; the same bits with any number of threads.
+TEST(Products64, OnAllThreadsIsTheProductOfOne) {
+  const size_t m = 300, k = 33, n = 17;
+  Mat<double> a(m, k), b(k, n), first;
+  for (size_t i = 0; i < m * k; ++i) a.Row(0)[i] = RandomUnit(1, i) - 0.5;
+  for (size_t i = 0; i < k * n; ++i) b.Row(0)[i] = RandomUnit(2, i) - 0.5;
+  const Mat<double> expected = Product(a.view(), b.view());
+  for (const size_t n_threads : {1U, 3U}) {
+    ThreadPool pool(n_threads);
+    Mat<double> c(m, n);
+    c.Row(7)[3] = 1e9;  // is written over
+    Multiply(pool, a.view(), b.view(), c.view());
+    for (size_t i = 0; i < m * n; ++i) EXPECT_NEAR(c.Row(0)[i], expected.view().data[i], 1e-13) << i;
+    if (first.rows() == 0) {
+      first = std::move(c);
+    } else {
+      EXPECT_EQ(std::memcmp(first.Row(0), c.Row(0), m * n * sizeof(double)), 0);
+    }
   }
 }
 

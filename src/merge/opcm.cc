@@ -5,6 +5,7 @@
 
 #include "linalg/partial_eigen.h"
 #include "linalg/products.h"
+#include "linalg/products64.h"
 #include "merge/elementwise.h"
 #include "merge/truncation.h"
 
@@ -14,6 +15,9 @@ namespace {
 // Singular values below this share of the largest, by the root of the longer side, are rounding of f32: they have no
 // direction that could be projected out.
 constexpr double kResolution = 0x1p-24;
+
+// Of a strip of T in f64, and of what is made of it: more would leave the caches.
+constexpr size_t kStripBytes = size_t{4} << 20;
 
 double Dot(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
@@ -39,6 +43,28 @@ size_t LeadingBlock(std::span<const double> values, double alpha) {
   return values.size();
 }
 
+// V^T = diag(1 / s) U^T T in f64, a strip of columns at a time, rounded at its end: an error of 2^-24 in u_i would be
+// one of 2^-24 s_1 / s_i in v_i. ut [q, m], row i belongs to values[i].
+Mat<float> OtherSide(ThreadPool& pool, MatView<const double> ut, std::span<const double> values,
+                     MatView<const float> t) {
+  Mat<float> vt(ut.rows, t.cols);
+  const size_t most = std::clamp<size_t>(kStripBytes / (t.rows * sizeof(double)), 64, 512);
+  for (size_t first = 0; first < t.cols; first += most) {
+    const size_t cols = std::min(most, t.cols - first);
+    Mat<double> from(t.rows, cols), to(ut.rows, cols);
+    pool.ParallelFor(t.rows, GrainFor(cols * sizeof(double)), [&](size_t begin, size_t end, size_t) {
+      for (size_t row = begin; row < end; ++row) std::copy_n(t.Row(row) + first, cols, from.Row(row));
+    });
+    linalg::Multiply(pool, ut, from.view(), to.view());
+    pool.ParallelFor(ut.rows, GrainFor(cols * sizeof(double)), [&](size_t begin, size_t end, size_t) {
+      for (size_t row = begin; row < end; ++row) {
+        for (size_t j = 0; j < cols; ++j) vt.Row(row)[first + j] = static_cast<float>(to.Row(row)[j] / values[row]);
+      }
+    });
+  }
+  return vt;
+}
+
 Result<Directions> FindDirections(ThreadPool& pool, MatView<const float> t, double alpha) {
   Directions found;
   std::vector<double> values(t.rows);  // descending
@@ -49,27 +75,24 @@ Result<Directions> FindDirections(ThreadPool& pool, MatView<const float> t, doub
     found.n_leading = std::min(q, LeadingBlock(values, alpha));
     return linalg::EigenRange{t.rows - q, t.rows};
   };
-  DF_ASSIGN_OR_RETURN(const linalg::PartialEigen eigen, linalg::EigenOfSymmetric(pool, linalg::Gram(pool, t), choose));
+  DF_ASSIGN_OR_RETURN(linalg::PartialEigen eigen, linalg::EigenOfSymmetric(pool, linalg::Gram(pool, t), choose));
   const size_t q = eigen.vectors.rows();
-  found.u = Mat<float>(t.rows, q);
-  found.vt = Mat<float>(q, t.cols);
   if (q == 0) return found;
-  for (size_t i = 0; i < q; ++i) {
-    for (size_t j = 0; j < t.rows; ++j) found.u.Row(j)[i] = static_cast<float>(eigen.vectors.Row(q - 1 - i)[j]);
+  for (size_t i = 0; i < q / 2; ++i) {  // descending, as the values
+    std::swap_ranges(eigen.vectors.Row(i), eigen.vectors.Row(i) + t.rows, eigen.vectors.Row(q - 1 - i));
   }
-  linalg::AddTransposedProduct(pool, found.u.view(), t, found.vt.view());
+  found.vt = OtherSide(pool, eigen.vectors.view(), values, t);
+  found.u = Mat<float>(t.rows, q);
   for (size_t i = 0; i < q; ++i) {
-    for (float& value : found.vt.view().RowSpan(i)) value = static_cast<float>(double{value} / values[i]);
+    for (size_t j = 0; j < t.rows; ++j) found.u.Row(j)[i] = static_cast<float>(eigen.vectors.Row(i)[j]);
   }
   return found;
 }
 
-// tau -= its leading block and the rest of its diagonal in the directions of T. tau [m, n], m <= n. Returns the size of
-// the block.
-Result<size_t> ProjectOut(ThreadPool& pool, MatView<const float> t, double alpha, MatView<float> tau) {
-  DF_ASSIGN_OR_RETURN(const Directions along, FindDirections(pool, t, alpha));
+// tau -= its leading block and the rest of its diagonal in the directions of T. tau [m, n], m <= n.
+void ProjectOut(ThreadPool& pool, const Directions& along, MatView<float> tau) {
   const size_t q = along.vt.rows(), r = along.n_leading;
-  if (q == 0) return r;
+  if (q == 0) return;
   // x = U^T tau becomes what to subtract, in the coordinates of U: row i < r of it the block's, the others' diagonal.
   Mat<float> x(q, tau.cols), block(r, r);
   linalg::AddTransposedProduct(pool, along.u.view(), tau, x.view());
@@ -83,7 +106,6 @@ Result<size_t> ProjectOut(ThreadPool& pool, MatView<const float> t, double alpha
   });
   if (r > 0) linalg::Multiply(pool, block.view(), along.vt.view().Rows(0, r), x.Rows(0, r));
   linalg::SubtractProduct(pool, along.u.view(), x.view(), tau);
-  return r;
 }
 
 // The difference of one model as a wide matrix: tall ones are turned.
@@ -108,23 +130,27 @@ Result<Report> MergeProjected(ThreadPool& pool, const TensorGroup& group, double
   Report report{.way = Way::kGram};
   Mat<float> t;
   for (size_t i = 0; i < group.models.size(); ++i) {
+    Directions along;  // found before the difference takes memory
+    if (i > 0) {
+      DF_ASSIGN_OR_RETURN(along, FindDirections(pool, t.view(), alpha));
+      report.blocks.push_back(along.n_leading);
+    }
     DF_ASSIGN_OR_RETURN(HeldDifference held, HoldWide(pool, group, i));
     report.task_squares.push_back(held.squares);
     if (i == 0) {
-      t = std::move(held.d);
       report.step_squares.push_back(held.squares);
+      t = std::move(held.d);
       continue;
     }
-    DF_ASSIGN_OR_RETURN(const size_t block, ProjectOut(pool, t.view(), alpha, held.d.view()));
-    report.blocks.push_back(block);
+    ProjectOut(pool, along, held.d.view());
     for (size_t row = 0; row < t.rows(); ++row) {
       for (size_t col = 0; col < t.cols(); ++col) t.Row(row)[col] += held.d.Row(row)[col];
     }
     report.step_squares.push_back(linalg::SumOfSquares(t.view()));
+    if (!std::isfinite(report.step_squares.back())) return FindNonFinite(group);
   }
   if (t.rows() != group.models[0].shape[0]) t = Turned(t);
   report.result_squares = report.step_squares.back();
-  if (!std::isfinite(report.result_squares)) return FindNonFinite(group);
   ForEachBlock(pool, t.rows() * t.cols(), [&](size_t first, size_t size) { sink(first, {t.Row(0) + first, size}); });
   return report;
 }
