@@ -125,9 +125,9 @@ void ReadDifference(const TensorGroup& group, size_t model, size_t first, std::s
 }
 
 Status FindNonFinite(const TensorGroup& group) {
-  if (group.base) DF_RETURN_IF_ERROR(FindNonFiniteIn(*group.base, group.name, "the base"));
+  if (group.base) DF_RETURN_IF_ERROR(FindNonFiniteIn(*group.base, group.name, group.BaseName()));
   for (size_t i = 0; i < group.models.size(); ++i) {
-    DF_RETURN_IF_ERROR(FindNonFiniteIn(group.models[i], group.name, "model " + std::to_string(i + 1)));
+    DF_RETURN_IF_ERROR(FindNonFiniteIn(group.models[i], group.name, group.ModelName(i)));
   }
   return Corrupt("tensor " + group.name + ": all values are finite, but their merge overflows f32");
 }

@@ -28,6 +28,8 @@ Result<TensorGroup> Gatherer::Gather(const OutputTensor& tensor) {
                     .models = {views.begin() + (has_base ? 1 : 0), views.end()},
                     .is_linear = tensor.slot.kind == SlotKind::kMatrix || tensor.slot.kind == SlotKind::kHead};
   if (has_base && plan_.method->needs_base) group.base = views.front();
+  if (sources_.base) group.base_name = "the base " + sources_.base->name;
+  for (const MergeSource& model : sources_.models) group.model_names.push_back("model " + model.name);
   return group;
 }
 

@@ -13,7 +13,7 @@ Result<Report> MergeLinear(ThreadPool& pool, const TensorGroup& group, const Set
     return InvalidArgument("tensor " + group.name + ": the weights of linear sum to " + std::to_string(total) +
                            " and cannot be normalised: give others, or normalize: false");
   }
-  TensorGroup models{.name = group.name, .models = group.models};
+  const TensorGroup models{.name = group.name, .models = group.models, .model_names = group.model_names};
   Settings mean = settings;
   mean.lambda = 1;
   return MergeElementwise(pool, models, {.coefficients = TaskCoefficients(mean)}, sink);

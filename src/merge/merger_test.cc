@@ -203,7 +203,7 @@ TEST_F(MergerTest, RefusesWhatDoesNotFitByName) {
     if (name == kFinalNormName) values[3] = NAN;
   });
   ExpectRefusal(Run(Read("models: [{model: @ft0}, {model: @nan}]\n" + tail)), StatusCode::kCorrupt,
-                {kFinalNormName, "NaN"});
+                {kFinalNormName, "model nan", "NaN"});
   EXPECT_FALSE(std::filesystem::exists(Sub("out")));
   EXPECT_EQ(Left(), "");
 }
@@ -216,6 +216,29 @@ TEST_F(MergerTest, AnInputThatIsCutShortWhileItIsMappedIsRefusedByName) {
   ExpectRefusal(MergeModels(pool, recipe, sources, Sub("out"), {}), StatusCode::kCorrupt, {"ft1", "truncated"});
   EXPECT_FALSE(std::filesystem::exists(Sub("out")));
   EXPECT_EQ(Left(), "");
+}
+
+// By every method, whether it looks at the base or not; a number would have to be looked up in the recipe.
+TEST_F(MergerTest, NamesTheModelWhoseValuesAreNotFinite) {
+  const auto spoil = [](const std::string& name, std::vector<float>& values) {
+    if (name.find("q_proj") != std::string::npos || name == kFinalNormName) values[3] = INFINITY;
+  };
+  WriteModel(FineTune(0), Sub("spoilt"), spoil);
+  WriteModel(base_, Sub("spoilt-base"), spoil);
+  for (const Method& method : Methods()) {
+    SCOPED_TRACE(std::string(method.name));
+    std::string tail = "]\nmerge_method: " + std::string(method.name) + "\nparameters: {";
+    for (const Parameter& parameter : method.parameters) {
+      if (parameter.is_required) tail += std::string(parameter.name) + ": 0.5, ";
+    }
+    tail += method.one_of.empty() ? "}\n" : "energy: 0.5}\n";
+    const std::string first = method.max_models == 2 ? "" : "{model: @ft0}, ";  // slerp's is the base
+    ExpectRefusal(Run(Read("base_model: @base\nmodels: [" + first + "{model: @spoilt}" + tail)), StatusCode::kCorrupt,
+                  {"tensor model.", " of model spoilt holds an infinity at element 3"});
+    if (!method.needs_base) continue;
+    ExpectRefusal(Run(Read("base_model: @spoilt-base\nmodels: [{model: @ft0}, {model: @ft1}" + tail)),
+                  StatusCode::kCorrupt, {"of the base spoilt-base holds an infinity at element 3"});
+  }
 }
 
 TEST_F(MergerTest, ADirectoryThatIsThereIsReplacedOnlyWhenAllowedAndNeverAnInput) {

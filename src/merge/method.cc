@@ -190,7 +190,7 @@ Status CheckView(const TensorGroup& group, const TensorView& view, const std::st
   }
   if (view.shape == first.shape) return Status::Ok();
   return InvalidArgument("tensor " + group.name + " has shape " + ToString(view.shape) + " in " + whose + " and " +
-                         ToString(first.shape) + " in model 1: they cannot be merged");
+                         ToString(first.shape) + " in " + group.ModelName(0) + ": they cannot be merged");
 }
 
 Status CheckGroup(const Method& method, const TensorGroup& group, const Settings& settings) {
@@ -209,9 +209,9 @@ Status CheckGroup(const Method& method, const TensorGroup& group, const Settings
     return InvalidArgument("tensor " + group.name + ": settings for " + std::to_string(settings.weights.size()) +
                            " models, but there are " + std::to_string(n_models));
   }
-  if (group.base) DF_RETURN_IF_ERROR(CheckView(group, *group.base, "the base"));
+  if (group.base) DF_RETURN_IF_ERROR(CheckView(group, *group.base, group.BaseName()));
   for (size_t i = 0; i < n_models; ++i) {
-    DF_RETURN_IF_ERROR(CheckView(group, group.models[i], "model " + std::to_string(i + 1)));
+    DF_RETURN_IF_ERROR(CheckView(group, group.models[i], group.ModelName(i)));
   }
   return Status::Ok();
 }

@@ -29,6 +29,14 @@ struct TensorGroup {
   std::optional<TensorView> base = {};  // where the method needs one
   std::vector<TensorView> models = {};  // [k], in the order of the recipe; slerp: what t = 0 and t = 1 give
   bool is_linear = false;               // the weight of a linear layer or the head: opcm projects these alone
+  // What messages call the base and the models [k]; empty: "the base", "model 1" and so on.
+  std::string base_name = {};
+  std::vector<std::string> model_names = {};
+
+  std::string BaseName() const { return base_name.empty() ? "the base" : base_name; }
+  std::string ModelName(size_t model) const {
+    return model < model_names.size() ? model_names[model] : "model " + std::to_string(model + 1);
+  }
 };
 
 // What the recipe says for one tensor, its filters and gradients resolved. A method looks at its own fields only.

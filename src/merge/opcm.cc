@@ -230,7 +230,9 @@ Result<Report> FinishOpcm(ThreadPool& pool, const std::string& name, const Tenso
   });
   Report report{.coefficients = {scale}};
   for (const double square : squares.span()) report.result_squares += square;
-  if (!std::isfinite(report.result_squares)) return FindNonFinite({.name = name, .base = base, .models = {unscaled}});
+  if (!std::isfinite(report.result_squares)) {
+    return FindNonFinite({.name = name, .base = base, .models = {unscaled}, .model_names = {"the sum of the changes"}});
+  }
   return report;
 }
 

@@ -38,7 +38,7 @@ std::vector<double> Coefficients(const ErrorSums& products, double t) {
 }  // namespace
 
 Result<Report> MergeSlerp(ThreadPool& pool, const TensorGroup& group, const Settings& settings, const Sink& sink) {
-  const TensorGroup models{.name = group.name, .models = group.models};
+  const TensorGroup models{.name = group.name, .models = group.models, .model_names = group.model_names};
   const ErrorSums products = Products(pool, models);
   if (!std::isfinite(products.difference) || !std::isfinite(products.error)) return FindNonFinite(models);
   return MergeElementwise(pool, models, {.coefficients = Coefficients(products, settings.t)}, sink);
