@@ -27,6 +27,7 @@ Result<BoundVariant> BindDelta(const Checkpoint& base, const BoundCheckpoint& bo
   }
   variant.config = variant.delta->config();
   DF_RETURN_IF_ERROR(CheckVariantConfig(base.config(), variant.config));
+  variant.base_tied = bound.tied;
   variant.tied = VariantIsTied({bound.tied, &base.config()}, variant.config, StoresHead(*variant.delta));
   const std::vector<Slot> slots = ListSlots(variant.config, variant.tied);
   DF_RETURN_IF_ERROR(CheckAllPlaced(*variant.delta, slots));
@@ -51,9 +52,8 @@ class AdapterBinding {
     const ModuleChange* head = ChangeOrNull(kHeadName);
     variant_.config = base_.config();
     if (embedding != nullptr) variant_.config.vocab = embedding->weight.d_out;
-    // A low rank or another matrix on one of the two unties them; new token rows are both's.
-    variant_.tied = base_tied_ && head == nullptr &&
-                    (embedding == nullptr || (embedding->weight.low_rank.empty() && !embedding->weight.raw));
+    variant_.base_tied = base_tied_;
+    variant_.tied = base_tied_ && StaysTied(embedding, head);
     for (const Slot& slot : ListSlots(variant_.config, variant_.tied)) DF_RETURN_IF_ERROR(BindSlot(slot));
     return std::move(variant_);
   }
@@ -62,6 +62,12 @@ class AdapterBinding {
   const ModuleChange* ChangeOrNull(const std::string& tensor) const {
     const auto found = variant_.changes.modules.find(ModuleOf(tensor));
     return found != variant_.changes.modules.end() ? &found->second : nullptr;
+  }
+
+  // A low rank or another matrix on one of the two unties them; new token rows are both's.
+  static bool StaysTied(const ModuleChange* embedding, const ModuleChange* head) {
+    if (head != nullptr) return embedding != nullptr && ChangeAlike(*embedding, *head);
+    return embedding == nullptr || (embedding->weight.low_rank.empty() && !embedding->weight.raw);
   }
 
   Status BindSlot(const Slot& slot) {

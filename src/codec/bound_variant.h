@@ -27,8 +27,8 @@ struct BoundVariant {
   AdapterChanges changes;             // of the adapter
   std::vector<Buffer<float>> biases;  // sums of a base's and an adapter's
   ModelConfig config;
-  bool tied = false;
-  std::vector<BoundWeight> weights;  // in the order of computation
+  bool base_tied = false, tied = false;  // the head of the base, of the variant: its embedding
+  std::vector<BoundWeight> weights;      // in the order of computation
 };
 
 // Opens `directory` and gives every stored part its place. The only errors are those of opening it, kFailedPrecondition

@@ -37,7 +37,7 @@ class AdapterMaker {
 
   Status AddAll() {
     for (const BoundWeight& weight : variant_.weights) {
-      if (weight.change.IsBase()) continue;
+      if (weight.change.IsBase() && !BecomesHead(weight)) continue;
       DF_RETURN_IF_ERROR(Add(weight));
     }
     if (report_.n_factors > 0) return AddBiasesOfSaved();
@@ -88,6 +88,11 @@ class AdapterMaker {
   }
 
  private:
+  // The embedding, as the variant's head but not the base's.
+  bool BecomesHead(const BoundWeight& weight) const {
+    return weight.slot.kind == SlotKind::kEmbedding && variant_.tied && !variant_.base_tied;
+  }
+
   Status Add(const BoundWeight& weight) {
     const std::string& name = weight.slot.name;
     if (weight.slot.IsVector()) return AddVector(weight);
@@ -121,7 +126,7 @@ class AdapterMaker {
   Status AddVocabulary(const BoundWeight& weight) {
     const DType dtype = weight.change.raw ? weight.change.raw->dtype : weight.base->view.dtype;
     const TensorView full = weight.change.raw ? *weight.change.raw : Decoded(weight, dtype);
-    Save(ModuleOf(weight.slot.name), full);
+    if (!weight.change.IsBase()) Save(ModuleOf(weight.slot.name), full);
     if (weight.slot.kind == SlotKind::kEmbedding && variant_.tied) Save(ModuleOf(kHeadName), full);
     return Status::Ok();
   }

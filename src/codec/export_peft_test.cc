@@ -47,6 +47,8 @@ class ExportTest : public ::testing::Test {
   }
   void ExpectTheSameModel() {
     const auto delta = Full("delta"), adapter = Full("adapter");
+    EXPECT_EQ(adapter->names(), delta->names());
+    EXPECT_EQ(adapter->config().tied_head, delta->config().tied_head);
     for (const std::string& name : delta->names()) {
       const StoredTensor* found = adapter->FindOrNull(name);
       ASSERT_NE(found, nullptr) << name;
@@ -71,6 +73,40 @@ TEST_F(ExportTest, AnAdapterOfLowRanksIsTheSameModelBitForBit) {
     EXPECT_EQ(report.largest_rank, 4U);
     EXPECT_TRUE(report.approximated.empty());
     ExpectTheSameModel();
+  }
+}
+
+// Whatever base and fine-tune say about tying: embedding and head are the fine-tune's, and tied where both say so.
+TEST_F(ExportTest, KeepsTheHeadThroughEveryChangeOfTying) {
+  struct HeadCase {
+    const char* what;
+    bool base_tied, tied, stores_head;
+    std::map<std::string, bool> unchanged;
+    bool stays_tied;
+  };
+  const std::vector<HeadCase> cases = {
+      {"both tied", true, true, false, {}, true},
+      {"both tied, same embedding", true, true, false, {{kEmbeddingName, true}}, true},
+      {"both untied", false, false, true, {}, false},
+      {"untied by the fine-tune", true, false, true, {}, false},
+      {"tied by the fine-tune", false, true, false, {}, false},
+      {"tied by the fine-tune, same embedding", false, true, false, {{kEmbeddingName, true}}, false},
+      {"config tied, the fine-tune stores a head", true, true, true, {}, false},
+  };
+  for (const HeadCase& c : cases) {
+    Write({.tied = c.base_tied, .stores_head = !c.base_tied},
+          {.tied = c.tied, .stores_head = c.stores_head, .change = 0.1, .unchanged = c.unchanged}, "lowrank:4");
+    DF_ASSERT_OK(Export());
+    const auto fine_tune = ValueOrDie(Checkpoint::Open(directory_.Sub("fine-tune")));
+    const auto full = Full("adapter");
+    EXPECT_EQ(full->config().tied_head, c.stays_tied) << c.what;
+    EXPECT_EQ(full->FindOrNull(kHeadName) == nullptr, c.stays_tied) << c.what;
+    EXPECT_EQ(Floats(full->FindOrNull(kEmbeddingName)->view), Floats(fine_tune->FindOrNull(kEmbeddingName)->view))
+        << c.what;
+    if (c.stays_tied) continue;
+    EXPECT_EQ(Floats(full->FindOrNull(kHeadName)->view),
+              Floats(fine_tune->FindOrNull(c.stores_head ? kHeadName : kEmbeddingName)->view))
+        << c.what;
   }
 }
 

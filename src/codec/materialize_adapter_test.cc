@@ -70,6 +70,16 @@ TEST_P(MaterializedAdapter, GivesTheReferenceLogits) {
   }
 }
 
+TEST_P(MaterializedAdapter, IsTiedWhereEmbeddingAndHeadStayTheSame) {
+  const std::string full = directory_.Sub("full");
+  if (!Materialize(pool_, *base_, adapter_, full, {}).ok()) GTEST_SKIP() << "no checkpoint can hold it";
+  const auto checkpoint = ValueOrDie(Checkpoint::Open(full));
+  const StoredTensor* head = checkpoint->FindOrNull(kHeadName);
+  EXPECT_EQ(checkpoint->config().tied_head, head == nullptr);
+  if (head == nullptr || !base_->config().tied_head) return;
+  EXPECT_FALSE(std::ranges::equal(head->view.bytes, checkpoint->FindOrNull(kEmbeddingName)->view.bytes));
+}
+
 INSTANTIATE_TEST_SUITE_P(Adapters, MaterializedAdapter, ::testing::ValuesIn(AdapterCases()), [](const auto& test) {
   std::string name = test.param;
   for (char& c : name) c = c == '-' || c == '/' ? '_' : c;

@@ -36,7 +36,30 @@ Status MissingWeights(const std::string& directory) {
   return NotFound("no adapter_model.safetensors in " + directory);
 }
 
+bool AreSame(const TensorView& a, const TensorView& b) {
+  return a.dtype == b.dtype && a.shape == b.shape && std::ranges::equal(a.bytes, b.bytes);
+}
+
+bool AreSame(const LowRank& a, const LowRank& b) {
+  return a.scale == b.scale && AreSame(a.a, b.a) && AreSame(a.b, b.b);
+}
+
+bool AreSame(const ReplacedRows& a, const ReplacedRows& b) { return a.index == b.index && AreSame(a.values, b.values); }
+
+template <typename T>
+bool AreSame(const std::optional<T>& a, const std::optional<T>& b) {
+  return a.has_value() == b.has_value() && (!a || AreSame(*a, *b));
+}
+
 }  // namespace
+
+bool ChangeAlike(const ModuleChange& a, const ModuleChange& b) {
+  const LinearDelta &left = a.weight, &right = b.weight;
+  return AreSame(left.raw, right.raw) && AreSame(left.rows, right.rows) && AreSame(left.magnitude, right.magnitude) &&
+         AreSame(left.bias, right.bias) && AreSame(a.added_bias, b.added_bias) &&
+         std::ranges::equal(left.low_rank, right.low_rank,
+                            [](const LowRank& x, const LowRank& y) { return AreSame(x, y); });
+}
 
 PeftAdapter::PeftAdapter() = default;
 PeftAdapter::~PeftAdapter() = default;

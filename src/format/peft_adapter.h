@@ -30,6 +30,10 @@ struct ModuleChange {
   std::optional<TensorView> added_bias = {};
 };
 
+// Whether both do the same, by the same stored values, to the weight that they share: what PEFT stores of an embedding
+// and the head tied to it (modules_to_save, ensure_weight_tying).
+bool ChangeAlike(const ModuleChange& a, const ModuleChange& b);
+
 // By module path. Views live as long as the adapter and this.
 struct AdapterChanges {
   std::map<std::string, ModuleChange> modules;

@@ -229,8 +229,8 @@ class AdapterLoader {
     return Status::Ok();
   }
 
-  // Embedding and head. A head tied to the embedding sees its new token rows; a low rank or another matrix on one of
-  // them leaves the other alone, and the head is then its own.
+  // Embedding and head. A head tied to the embedding sees its new token rows and stays tied if both change alike;
+  // a low rank or another matrix on one of them leaves the other alone, and the head is then its own.
   Status LoadTables() {
     const kernels::PackedDelta base_embedding = kernels::UnchangedDelta(base_.embedding.weight);
     const kernels::PackedDelta base_head = kernels::UnchangedDelta(base_.HeadWeight().weight);
@@ -256,6 +256,7 @@ class AdapterLoader {
     const LinearDelta* embedding = tied && on_rows != nullptr ? &on_rows->weight : nullptr;
     const bool serves_both = embedding == nullptr || (embedding->low_rank.empty() && !embedding->raw);
     if (tied && change == nullptr && serves_both) return Status::Ok();
+    if (tied && change != nullptr && on_rows != nullptr && ChangeAlike(*on_rows, *change)) return Status::Ok();
     ModuleChange with_rows;
     if (embedding != nullptr && embedding->rows) {
       with_rows.weight = {.d_out = head.delta.d_out, .d_in = head.delta.d_in};
@@ -279,7 +280,7 @@ Result<std::shared_ptr<const VariantWeights>> LoadAdapter(KernelContext& context
                                                           const PeftAdapter& adapter,
                                                           std::shared_ptr<const VariantWeights> parent) {
   if (parent && parent->kind != VariantKind::kDelta) {
-    return Unsupported("the parent of adapter " + adapter.directory() +
+    return Unsupported("the parent of the adapter in " + adapter.directory() +
                        " is an adapter itself: only a 1-bit delta can be");
   }
   DF_ASSIGN_OR_RETURN(const AdapterChanges changes, adapter.Bind(ListModules(parent ? parent->config : base.config)));

@@ -122,6 +122,20 @@ TEST(LoadAdapter, HoldsNoCopyOfAnUnchangedMatrix) {
   EXPECT_EQ(load("vocabulary-grown")->config.vocab, 259U);
 }
 
+// PEFT stores a saved embedding twice where the head stays tied to it.
+TEST(LoadAdapter, HoldsASavedEmbeddingOnceWhereTheHeadIsTheSame) {
+  KernelContext context(1);
+  const auto base = LoadGoldenBase("models/qwen2-bias-tied");
+  const auto load = [&](const std::string& name) {
+    return ValueOrDie(
+        LoadAdapter(context, *base, *ValueOrDie(PeftAdapter::Open(GoldenPath("lora/qwen2-bias-tied/" + name)))));
+  };
+  const auto tied = load("embed-saved-tied"), untied = load("embed-saved");
+  EXPECT_TRUE(tied->embedding.raw || tied->embedding.rows);
+  EXPECT_FALSE(tied->head);
+  EXPECT_TRUE(untied->head);
+}
+
 TEST(LoadAdapter, RefusesDoraOfARowWithoutLength) {
   KernelContext context(1);
   const std::string module = "model.layers.0.self_attn.q_proj";
