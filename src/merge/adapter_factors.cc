@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "format/message.h"
 #include "format/peft_config.h"
@@ -29,13 +30,6 @@ constexpr std::array<PartReason, 7> kUnmerged = {{
     {AdapterPart::kBias, "a bias"},
 }};
 
-struct Source {
-  std::string path;
-  const TensorView* a = nullptr;
-  const TensorView* b = nullptr;
-  double scale = 1;
-};
-
 Status CheckModule(const PeftConfig& config, const std::string& path, const TensorView& a, const TensorView& b) {
   const std::string module = "module " + Quoted(path);
   if (!config.Targets(path)) return Corrupt(module + " is stored, but adapter_config.json does not target it");
@@ -51,17 +45,17 @@ Status CheckModule(const PeftConfig& config, const std::string& path, const Tens
   return Status::Ok();
 }
 
-Status ReadPair(const Source& source, FactorPair& pair) {
-  pair.a = Mat<float>(source.a->shape[0], source.a->shape[1]);
-  pair.b = Mat<float>(source.b->shape[0], source.b->shape[1]);
-  ReadFloats(*source.a, 0, {pair.a.Row(0), source.a->elements()});
-  const std::span<float> b(pair.b.Row(0), source.b->elements());
-  ReadFloats(*source.b, 0, b);
-  const auto scale = static_cast<float>(source.scale);
-  for (float& value : b) value *= scale;
-  // A value that is not finite, in either, makes the norm so: no square or product of others can take it away.
-  const double squares = linalg::SumOfSquares(pair.a.view()) + linalg::SumOfSquares(pair.b.view());
-  pair.squared_norm = std::isfinite(squares) ? SquaredNormOf(pair) : squares;
+Status ReadPair(const StoredFactors& source, std::optional<double> squared_norm, FactorPair& pair) {
+  pair.a = Mat<float>(source.rank(), source.d_in());
+  pair.b = Mat<float>(source.d_out(), source.rank());
+  ReadInto(source, {pair.a.Row(0), source.a.elements()}, {pair.b.Row(0), source.b.elements()});
+  if (squared_norm) {
+    pair.squared_norm = *squared_norm;
+  } else {
+    // A value that is not finite, in either, makes the norm so: no square or product of others can take it away.
+    const double squares = linalg::SumOfSquares(pair.a.view()) + linalg::SumOfSquares(pair.b.view());
+    pair.squared_norm = std::isfinite(squares) ? SquaredNormOf(pair) : squares;
+  }
   if (std::isfinite(pair.squared_norm) && pair.squared_norm < 1e60) return Status::Ok();
   return Corrupt("module " + Quoted(source.path) + " has factors that are not finite, or whose product is not");
 }
@@ -97,44 +91,76 @@ double SquaredNormOf(const FactorPair& pair) {
   return std::isnan(sum) ? sum : std::max(sum, 0.0);
 }
 
-double InnerProduct(const FactorPair& first, const FactorPair& second) {
-  DF_CHECK(first.d_out() == second.d_out() && first.d_in() == second.d_in());
-  Mat<float> b(first.rank(), second.rank()), a(first.rank(), second.rank());
-  linalg::AddTransposedProduct(first.b.view(), second.b.view(), b.view());
-  linalg::AddProductTransposed(first.a.view(), second.a.view(), a.view());
+double InnerProduct(const FactorViews& first, const FactorViews& second) {
+  DF_CHECK(first.b.rows == second.b.rows && first.a.cols == second.a.cols);
+  Mat<float> b(first.a.rows, second.a.rows), a(first.a.rows, second.a.rows);
+  linalg::AddTransposedProduct(first.b, second.b, b.view());
+  linalg::AddProductTransposed(first.a, second.a, a.view());
   double sum = 0;
-  for (size_t i = 0; i < first.rank() * second.rank(); ++i) {
-    sum += double{a.view().data[i]} * double{b.view().data[i]};
-  }
+  for (size_t i = 0; i < a.rows() * a.cols(); ++i) sum += double{a.view().data[i]} * double{b.view().data[i]};
   return sum;
 }
 
-Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter) {
+double InnerProduct(const FactorPair& first, const FactorPair& second) {
+  return InnerProduct(FactorViews{first.a.view(), first.b.view()}, FactorViews{second.a.view(), second.b.view()});
+}
+
+Result<std::vector<StoredFactors>> ListFactors(const PeftAdapter& adapter) {
   DF_ASSIGN_OR_RETURN(const auto parts, ListAdapterParts(adapter.file()));
   const PeftConfig& config = adapter.config();
   if (const Status kept = CheckPromises(config, parts); !kept.ok()) return kept.Annotate(adapter.directory());
   if (const std::string reason = WhyNotMerged(adapter); !reason.empty()) {
     return Unsupported(adapter.directory() + " cannot be merged: it has " + reason);
   }
-  AdapterFactors factors{.modules = {}, .dtype = DType::kF16};
-  std::vector<Source> sources;
-  std::vector<FactorPair*> pairs;
+  std::vector<StoredFactors> stored;
   for (const auto& [path, module] : parts) {
     const TensorView& a = *module.ViewOrNull(AdapterPart::kA);
     const TensorView& b = *module.ViewOrNull(AdapterPart::kB);
     DF_RETURN_IF_ERROR(CheckModule(config, path, a, b));
-    sources.push_back({.path = path, .a = &a, .b = &b, .scale = config.ScaleOf(path)});
-    if (!std::isfinite(sources.back().scale)) {
+    stored.push_back({.path = path, .a = a, .b = b, .scale = config.ScaleOf(path)});
+    if (!std::isfinite(stored.back().scale)) {
       return InvalidArgument("the scale of module " + Quoted(path) + " is not finite");
     }
-    pairs.push_back(&factors.modules[path]);
-    for (const TensorView* view : {&a, &b}) {
-      if (view->dtype == DType::kF32 || factors.dtype == DType::kF16) factors.dtype = view->dtype;
+  }
+  return stored;
+}
+
+DType WidestType(std::span<const StoredFactors> stored) {
+  DType widest = DType::kF16;
+  for (const StoredFactors& factors : stored) {
+    for (const DType dtype : {factors.a.dtype, factors.b.dtype}) {
+      if (dtype == DType::kF32 || widest == DType::kF16) widest = dtype;
     }
   }
-  DF_RETURN_IF_ERROR(EachModule(pool, sources.size(), [&](size_t i) { return ReadPair(sources[i], *pairs[i]); }));
+  return widest;
+}
+
+void ReadInto(const StoredFactors& stored, std::span<float> a, std::span<float> b) {
+  ReadFloats(stored.a, 0, a);
+  ReadFloats(stored.b, 0, b);
+  const auto scale = static_cast<float>(stored.scale);
+  if (scale == 1) return;
+  for (float& value : b) value *= scale;
+}
+
+Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter,
+                                   std::span<const double> squared_norms) {
+  DF_ASSIGN_OR_RETURN(const std::vector<StoredFactors> sources, ListFactors(adapter));
+  DF_CHECK(squared_norms.empty() || squared_norms.size() == sources.size());
+  AdapterFactors factors{.modules = {}, .dtype = WidestType(sources)};
+  std::vector<FactorPair*> pairs;
+  for (const StoredFactors& source : sources) pairs.push_back(&factors.modules[source.path]);
+  DF_RETURN_IF_ERROR(EachModule(pool, sources.size(), [&](size_t i) {
+    return ReadPair(sources[i], squared_norms.empty() ? std::nullopt : std::optional(squared_norms[i]), *pairs[i]);
+  }));
   DF_RETURN_IF_ERROR(adapter.file().file().CheckIntact());
   return factors;
+}
+
+std::vector<double> SquaredNormsOf(const AdapterFactors& factors) {
+  std::vector<double> squares;
+  for (const auto& [path, pair] : factors.modules) squares.push_back(pair.squared_norm);
+  return squares;
 }
 
 }  // namespace df

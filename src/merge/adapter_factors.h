@@ -7,6 +7,7 @@
 #define DELTAFOLD_MERGE_ADAPTER_FACTORS_H_
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,11 +50,38 @@ double SquaredNormOf(const FactorPair& pair);
 // some (d_out + d_in) 2^-24 |b1| |b2| |a1| |a2|. Both of one shape. One thread.
 double InnerProduct(const FactorPair& first, const FactorPair& second);
 
-// Takes 4 bytes an element. The only errors are CheckPromises', kUnsupported (WhyNotMerged, or more than
+// tr((b1 a1)^T b2 a2) of views: as above.
+struct FactorViews {
+  MatView<const float> a, b;
+};
+double InnerProduct(const FactorViews& first, const FactorViews& second);
+
+// A module's factors as they are stored; views into the adapter's file.
+struct StoredFactors {
+  std::string path;
+  TensorView a, b;  // A [r, d_in], B [d_out, r]
+  double scale = 1;
+
+  size_t rank() const { return a.shape[0]; }
+  size_t d_out() const { return b.shape[0]; }
+  size_t d_in() const { return a.shape[1]; }
+};
+// By path, ascending. Errors as ReadFactors, but for those of values.
+Result<std::vector<StoredFactors>> ListFactors(const PeftAdapter& adapter);
+// AdapterFactors::dtype of them.
+DType WidestType(std::span<const StoredFactors> stored);
+// a and s B in f32, of the stored sizes.
+void ReadInto(const StoredFactors& stored, std::span<float> a, std::span<float> b);
+
+// `squared_norms`: those of the modules in the order of their paths, where they are known; else empty, and they are
+// computed. Takes 4 bytes an element. The only errors are CheckPromises', kUnsupported (WhyNotMerged, or more than
 // kMaxMergedModules), kCorrupt (a module that the config does not target, a rank that it does not give, factors of
 // different ranks, values that are not finite or whose product is not) and kInvalidArgument (a scale that is not
 // finite).
-Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter);
+Result<AdapterFactors> ReadFactors(ThreadPool& pool, const PeftAdapter& adapter,
+                                   std::span<const double> squared_norms = {});
+// Those that `factors` has, in that order.
+std::vector<double> SquaredNormsOf(const AdapterFactors& factors);
 
 }  // namespace df
 

@@ -278,6 +278,38 @@ TEST(AdapterSimilarity, IsTheReferencesMatrixOfCosines) {
   }
 }
 
+// Against one that has a module more, one less and another rank; with a scale.
+TEST(AdapterSimilarity, OfAStoredAdapterHasTheBitsOfTheOneThatIsRead) {
+  const testing::TemporaryDirectory directory;
+  const AdapterFactors made = MakeFactors({{.rank = 5}, {.path = testing::kDown}}, 1, 0.3F);
+  const std::string path = testing::WriteMade(made, directory / "made");
+  Json config = ValueOrDie(ReadJsonFile(path + "/adapter_config.json"));
+  config["lora_alpha"] = 7;
+  DF_ASSERT_OK(WriteFileAtomically(path + "/adapter_config.json", DumpJson(config)));
+  const auto adapter = ValueOrDie(PeftAdapter::Open(path));
+  const AdapterFactors second = MakeFactors({{.rank = 2}, {.path = "model.layers.0.mlp.up_proj"}}, 2, 0.3F);
+  for (const size_t n_threads : {1, 3}) {
+    ThreadPool pool(n_threads);
+    const AdapterFactors read = ValueOrDie(ReadFactors(pool, *adapter));
+    const std::vector<StoredFactors> stored = ValueOrDie(ListFactors(*adapter));
+    const double expected = Similarity(pool, read, second);
+    EXPECT_NE(expected, 0);
+    EXPECT_EQ(ValueOrDie(SimilarityOfStored(pool, stored, SquaredNormsOf(read), second)), expected);
+  }
+}
+
+TEST(AdapterSimilarity, OfAStoredAdapterNamesAModuleThatIsNotFinite) {
+  const testing::TemporaryDirectory directory;
+  AdapterFactors made = MakeFactors({{}, {.path = testing::kDown}}, 1);
+  const std::vector<double> squares = SquaredNormsOf(made);
+  made.modules[testing::kDown].a.view().data[3] = NAN;
+  const auto adapter = ValueOrDie(PeftAdapter::Open(testing::WriteMade(made, directory / "made")));
+  const std::vector<StoredFactors> stored = ValueOrDie(ListFactors(*adapter));
+  ThreadPool pool(1);
+  testing::ExpectRefusal(SimilarityOfStored(pool, stored, squares, MakeFactors({{}, {.path = testing::kDown}}, 2)),
+                         StatusCode::kCorrupt, {testing::kDown, "not finite"});
+}
+
 TEST(AdapterSimilarity, CountsAModuleThatOneLacksAsZero) {
   ThreadPool pool(1);
   const AdapterFactors both = MakeFactors({{}, {.path = kDown}}, 1), one = MakeFactors({{}}, 1);

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "format/digest.h"
 #include "merge/adapter_pool_fixture.h"
+#include "merge/pool_sketches.h"
 #include "testing/refusal.h"
 
 namespace df {
@@ -262,6 +263,32 @@ TEST_F(AdapterPoolTest, ADamagedSlotHoldsNobodyUpAndGoesWithItsIds) {
     pool_->CheckContents();
     EXPECT_EQ(pool_->state().Damaged(), 0U);
   }
+}
+
+// What a slot's sketches say of norms: gone, as in those that were written before there were any, or of other modules.
+TEST_F(AdapterPoolTest, NormsThatASlotLacksAreComputedAndThoseOfNoLengthRefused) {
+  const auto add_third = [&](const std::vector<double>* norms) -> Result<PoolAdded> {
+    Create({.budget_bytes = 2 * kOne});
+    DF_RETURN_IF_ERROR(Add("a", Made(1, 0.5F)).status());
+    DF_RETURN_IF_ERROR(Add("b", Made(2)).status());
+    for (const PoolSlot& slot : pool_->state().slots) {
+      if (norms == nullptr) continue;
+      DF_ASSIGN_OR_RETURN(PoolSketches sketches, ReadSketches(pool_->DirectoryOf(slot.name)));
+      EXPECT_EQ(sketches.squared_norms.size(), kModules.size());
+      sketches.squared_norms = *norms;
+      DF_RETURN_IF_ERROR(WriteSketches(sketches, pool_->DirectoryOf(slot.name)));
+    }
+    return Add("c", Made(3, 0.5F));
+  };
+  const PoolAdded expected = ValueOrDie(add_third(nullptr));
+  const AdapterFactors merged = FactorsOf("c");
+  for (const std::vector<double>& norms : {std::vector<double>(), std::vector<double>(3, 1.0)}) {
+    EXPECT_EQ(ValueOrDie(add_third(&norms)).similarity, expected.similarity);
+    const AdapterFactors now = FactorsOf("c");
+    EXPECT_EQ(DistanceOf({&now, &merged}, {1, -1}), 0);
+  }
+  const std::vector<double> wrong = {1, -1};
+  ExpectRefusal(add_third(&wrong), StatusCode::kCorrupt, {"pool_sketches", "squared_norms"});
 }
 
 // A process that kills itself before the n-th step of adding "new" (from 0); false when there are not so many.

@@ -11,6 +11,12 @@ namespace df {
 // the same whatever the number of threads.
 double Similarity(ThreadPool& pool, const AdapterFactors& first, const AdapterFactors& second);
 
+// Similarity of ReadFactors of an adapter to `second`, to the bit, while `first` is read: of each thread one module's
+// factors are in memory. squared_norms [first.size()]: of each product. The only error is kCorrupt (values that are not
+// finite).
+Result<double> SimilarityOfStored(ThreadPool& pool, std::span<const StoredFactors> first,
+                                  std::span<const double> squared_norms, const AdapterFactors& second);
+
 // kFailedPrecondition naming a module that has another shape in `second` than in `first`: they are made for other
 // bases.
 Status CheckSameBase(const AdapterFactors& first, const AdapterFactors& second);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <set>
 
 #include "format/checkpoint.h"
 #include "format/message.h"
@@ -93,14 +95,35 @@ Status PoolAddition::CheckShapes() {
   return Status::Ok();
 }
 
+// What a comparison needs. The norms are those of the factors that the slot was written with.
+Result<PoolAddition::SlotView> PoolAddition::ViewSlot(const PoolSlot& slot) const {
+  SlotView view;
+  DF_ASSIGN_OR_RETURN(view.adapter, PeftAdapter::Open(pool_.DirectoryOf(slot.name)));
+  DF_ASSIGN_OR_RETURN(view.factors, ListFactors(*view.adapter));
+  Result<PoolSketches> sketches = ReadSketches(pool_.DirectoryOf(slot.name));
+  if (sketches.ok()) view.squared_norms = std::move(sketches->squared_norms);
+  if (view.squared_norms.size() == view.factors.size()) return view;
+  // Written before there were any, or damaged, which is an error for who merges into it.
+  DF_ASSIGN_OR_RETURN(const AdapterFactors factors, ReadFactors(threads_, *view.adapter));
+  view.squared_norms = SquaredNormsOf(factors);
+  return view;
+}
+
+Result<double> PoolAddition::SimilarityTo(const SlotView& slot, const AdapterFactors& factors) const {
+  DF_ASSIGN_OR_RETURN(const double similarity, SimilarityOfStored(threads_, slot.factors, slot.squared_norms, factors));
+  DF_RETURN_IF_ERROR(slot.adapter->file().file().CheckIntact());
+  return similarity;
+}
+
+// What a merge needs: all of it, as it was written.
 Result<AdapterFactors> PoolAddition::ReadSlot(const PoolSlot& slot) const {
-  DF_ASSIGN_OR_RETURN(const auto adapter, PeftAdapter::Open(pool_.DirectoryOf(slot.name)));
-  DF_ASSIGN_OR_RETURN(const std::string digest, adapter->Digest());
+  DF_ASSIGN_OR_RETURN(const SlotView view, ViewSlot(slot));
+  DF_ASSIGN_OR_RETURN(const std::string digest, view.adapter->Digest());
   if (digest != slot.digest) {
     return Corrupt("slot " + slot.name + " of the pool has digest " + digest + ", pool.json says " + slot.digest +
                    ": its files were changed; evict it");
   }
-  return ReadFactors(threads_, *adapter);
+  return ReadFactors(threads_, *view.adapter, view.squared_norms);
 }
 
 DType PoolAddition::MergedType(DType slot) const {
@@ -109,45 +132,58 @@ DType PoolAddition::MergedType(DType slot) const {
 }
 
 // What a merge with `slot` will take at most.
-uint64_t PoolAddition::MergedBytes(const AdapterFactors& slot) const {
+uint64_t PoolAddition::MergedBytes(const SlotView& slot) const {
   uint64_t elements = 0;
-  const auto rank_of = [&](const FactorPair& pair, const FactorPair* other) -> uint64_t {
-    const size_t sum = pair.rank() + (other != nullptr ? other->rank() : 0);
-    if (settings().rank > 0) return std::min({settings().rank, sum, pair.d_in(), pair.d_out()});
-    return other != nullptr ? std::max(pair.rank(), other->rank()) : pair.rank();
+  // `other`: the rank of the module on the other side, 0 where that lacks it.
+  const auto add = [&](size_t d_in, size_t d_out, size_t rank, size_t other) {
+    uint64_t merged = std::max(rank, other);
+    if (settings().rank > 0) merged = std::min({settings().rank, rank + other, d_in, d_out});
+    elements += merged * (d_in + d_out);
   };
-  for (const auto& [path, pair] : slot.modules) {
-    const auto other = factors_.modules.find(path);
-    elements +=
-        rank_of(pair, other != factors_.modules.end() ? &other->second : nullptr) * (pair.d_in() + pair.d_out());
+  std::set<std::string_view> paths;
+  for (const StoredFactors& module : slot.factors) {
+    paths.insert(module.path);
+    const auto other = factors_.modules.find(module.path);
+    add(module.d_in(), module.d_out(), module.rank(), other != factors_.modules.end() ? other->second.rank() : 0);
   }
   for (const auto& [path, pair] : factors_.modules) {
-    if (!slot.modules.contains(path)) elements += rank_of(pair, nullptr) * (pair.d_in() + pair.d_out());
+    if (!paths.contains(path)) add(pair.d_in(), pair.d_out(), pair.rank(), 0);
   }
-  return elements * DTypeBytes(MergedType(slot.dtype));
+  return elements * DTypeBytes(MergedType(WidestType(slot.factors)));
 }
 
-// Similarity to every slot that could take it in; the most similar with room for it is kept.
+// Similarity to every slot that could take it in. The best one is the most similar with room for it whose files are as
+// they were written; those of others are not looked at so closely.
 Status PoolAddition::Compare() {
   if (!whole_.empty()) return Status::Ok();
   const uint64_t free_bytes = FreeBytes();
+  std::vector<PoolSlot*> with_room;
   for (PoolSlot& slot : next_.slots) {
     if (!slot.damage.empty() || !slot.whole.empty() || slot.text_digest != text_digest_) continue;
-    Result<AdapterFactors> read = ReadSlot(slot);
+    Result<SlotView> read = ViewSlot(slot);
     if (!read.ok() && !IsSound(slot)) continue;
-    DF_ASSIGN_OR_RETURN(AdapterFactors factors, std::move(read));
-    const double similarity = Similarity(threads_, factors, factors_);
-    similarities_[slot.name] = similarity;
-    if (const uint64_t needs = MergedBytes(factors), room = slot.bytes + free_bytes; needs > room) {
+    DF_ASSIGN_OR_RETURN(const SlotView view, std::move(read));
+    const Result<double> similarity = SimilarityTo(view, factors_);
+    if (!similarity.ok() && !IsSound(slot)) continue;
+    DF_RETURN_IF_ERROR(similarity.status());
+    similarities_[slot.name] = *similarity;
+    if (const uint64_t needs = MergedBytes(view), room = slot.bytes + free_bytes; needs > room) {
       if (!why_not_merged_.empty() && needs - room >= least_lack_) continue;
       least_lack_ = needs - room;
       why_not_merged_ = "merged with slot " + slot.name + " it would take " + std::to_string(needs) +
                         " bytes, that has " + std::to_string(room) + " with what is left";
       continue;
     }
-    if (!best_.empty() && similarity <= similarities_.at(best_)) continue;
-    best_ = slot.name;
-    best_factors_ = std::move(factors);
+    with_room.push_back(&slot);
+  }
+  const auto similarity_of = [&](const PoolSlot* slot) { return similarities_.at(slot->name); };
+  std::ranges::stable_sort(with_room, std::greater(), similarity_of);
+  for (PoolSlot* slot : with_room) {
+    if (IsSound(*slot)) {
+      best_ = slot->name;
+      break;
+    }
+    similarities_.erase(slot->name);
   }
   return Status::Ok();
 }
@@ -261,7 +297,8 @@ Result<PoolAdded> PoolAddition::TakeSlot() {
   DF_RETURN_IF_ERROR(CopyServedFiles(source_, directory.path()));
   if (whole_.empty()) {
     const AdapterSketch sketch = SketchOf(threads_, factors_);
-    DF_RETURN_IF_ERROR(WriteSketches({.mean = sketch, .members = {sketch}}, directory.path()));
+    DF_RETURN_IF_ERROR(WriteSketches({.mean = sketch, .members = {sketch}, .squared_norms = SquaredNormsOf(factors_)},
+                                     directory.path()));
   }
   return Publish(std::move(directory));
 }
@@ -363,7 +400,8 @@ Result<PoolAdded> PoolAddition::Merge() {
   const auto opened = PeftAdapter::Open(pool_.DirectoryOf(best_));
   if (!opened.ok()) return Corrupt("slot " + best_ + " of the pool: " + opened.status().message());
   const auto& old_adapter = *opened;
-  DF_ASSIGN_OR_RETURN(const AdapterMerge merge, MergeAdapter(threads_, best_factors_,
+  DF_ASSIGN_OR_RETURN(const AdapterFactors best, ReadSlot(*former));
+  DF_ASSIGN_OR_RETURN(const AdapterMerge merge, MergeAdapter(threads_, best,
                                                              {.n_merged = former->n_merged,
                                                               .sum_of_norms = former->sum_of_norms,
                                                               .opcm_scale = former->opcm_scale},
@@ -371,8 +409,9 @@ Result<PoolAdded> PoolAddition::Merge() {
                                                              {.rank = settings().rank,
                                                               .rule = settings().rule,
                                                               .alpha = settings().alpha,
-                                                              .dtype = MergedType(best_factors_.dtype)}));
+                                                              .dtype = MergedType(best.dtype)}));
   DF_RETURN_IF_ERROR(DescribeMerged(*former, merge, sketches));
+  sketches.squared_norms = SquaredNormsOf(merge.merged);
   if (!options_.score) {  // before anything is written
     if (const Status refusal = CheckMembers(); !refusal.ok()) return Refused(refusal);
   }
@@ -396,8 +435,8 @@ Result<PoolAdded> PoolAddition::Merge() {
   if (settings().policy == PoolPolicy::kKMergePlus && settings().threshold_is_quantile) {
     for (const PoolSlot& slot : next_.slots) {
       if (!slot.damage.empty() || !slot.whole.empty() || slot.text_digest != text_digest_) continue;
-      DF_ASSIGN_OR_RETURN(const AdapterFactors other, ReadSlot(slot));
-      made_.similarities[slot.name] = Similarity(threads_, other, merge.merged);
+      DF_ASSIGN_OR_RETURN(const SlotView other, ViewSlot(slot));
+      DF_ASSIGN_OR_RETURN(made_.similarities[slot.name], SimilarityTo(other, merge.merged));
     }
   }
   return Publish(std::move(directory));

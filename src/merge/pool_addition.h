@@ -40,10 +40,17 @@ class PoolAddition {
   Status CheckShapes();
   PoolSlot* OwnSlotOrNull();
   Result<const PoolSlot*> JoinOrNull();
+  struct SlotView {
+    std::shared_ptr<const PeftAdapter> adapter;
+    std::vector<StoredFactors> factors;
+    std::vector<double> squared_norms;
+  };
+  Result<SlotView> ViewSlot(const PoolSlot& slot) const;
+  Result<double> SimilarityTo(const SlotView& slot, const AdapterFactors& factors) const;
   Result<AdapterFactors> ReadSlot(const PoolSlot& slot) const;
   Status Compare();
   bool TakesFreeSlot() const;
-  uint64_t MergedBytes(const AdapterFactors& slot) const;
+  uint64_t MergedBytes(const SlotView& slot) const;
   DType MergedType(DType slot) const;
 
   Result<PoolAdded> TakeSlot();
@@ -74,8 +81,7 @@ class PoolAddition {
   // What it is compared with.
   std::map<std::string, double> similarities_;  // to slots that it could be merged with
   std::string best_;                            // the most similar that has room for it; "" = none
-  AdapterFactors best_factors_;
-  std::string why_not_merged_;  // with the slot that lacks the fewest bytes for it
+  std::string why_not_merged_;                  // with the slot that lacks the fewest bytes for it
   uint64_t least_lack_ = 0;
 
   PoolSlot made_;  // what it becomes
