@@ -176,8 +176,9 @@ Status PoolAddition::Compare() {
     }
     with_room.push_back(&slot);
   }
-  const auto similarity_of = [&](const PoolSlot* slot) { return similarities_.at(slot->name); };
-  std::ranges::stable_sort(with_room, std::greater(), similarity_of);
+  // The most similar first, of equal ones the first slot.
+  std::ranges::sort(with_room, {},
+                    [&](const PoolSlot* slot) { return std::pair(-similarities_.at(slot->name), slot); });
   for (PoolSlot* slot : with_room) {
     if (IsSound(*slot)) {
       best_ = slot->name;
