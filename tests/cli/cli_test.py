@@ -58,7 +58,7 @@ class Usage(unittest.TestCase):
     def test_every_bench_has_help_with_examples(self):
         listed = deltafold("bench", "--help").stdout.split("Subcommands:")[1].split("Examples:")[0]
         benches = re.findall(r"^  (\w+) ", listed, re.MULTILINE)
-        self.assertEqual(set(benches), {"kernels", "model", "serve", "codec"})
+        self.assertEqual(set(benches), {"kernels", "model", "serve", "codec", "merge"})
         for bench in benches:
             with self.subTest(bench):
                 done = deltafold("bench", bench, "--help")
