@@ -288,7 +288,7 @@ TEST(AdapterSimilarity, OfAStoredAdapterHasTheBitsOfTheOneThatIsRead) {
   DF_ASSERT_OK(WriteFileAtomically(path + "/adapter_config.json", DumpJson(config)));
   const auto adapter = ValueOrDie(PeftAdapter::Open(path));
   const AdapterFactors second = MakeFactors({{.rank = 2}, {.path = "model.layers.0.mlp.up_proj"}}, 2, 0.3F);
-  for (const size_t n_threads : {1, 3}) {
+  for (const size_t n_threads : {1U, 3U}) {
     ThreadPool pool(n_threads);
     const AdapterFactors read = ValueOrDie(ReadFactors(pool, *adapter));
     const std::vector<StoredFactors> stored = ValueOrDie(ListFactors(*adapter));
