@@ -47,7 +47,7 @@ struct Arguments {
   PoolSettings settings;
   std::string threshold, dtype = "auto", base;
   std::vector<std::string> probes;
-  uint64_t n_items = 0, n_used = 0, n_threads = 0;
+  uint64_t n_items = 0, n_used = 0, n_threads = 0, lock_timeout_s = 30;
   bool replace = false, json = false;
 };
 
@@ -74,6 +74,16 @@ Json ToJson(const PoolSlot& slot, const std::string& directory) {
           {"generation", slot.digest},
           {"damage", slot.damage.empty() ? Json(nullptr) : Json(slot.damage)},
           {"members", std::move(members)}};
+}
+
+// For a change: waits for another process that makes one.
+Result<std::unique_ptr<AdapterPool>> OpenForChange(const Arguments& arguments) {
+  const PoolLockWait wait = {.most_ms = static_cast<int64_t>(arguments.lock_timeout_s * 1000),
+                             .on_wait = [&](const std::string& holder) {
+                               std::cerr << "deltafold pool: " << Printable(arguments.pool) << " is in use by "
+                                         << holder << ": waiting for " << arguments.lock_timeout_s << " s at most\n";
+                             }};
+  return FromFiles(AdapterPool::Open(arguments.pool, wait));
 }
 
 Status Create(const Arguments& arguments) {
@@ -158,7 +168,7 @@ class Probes {
 
 Status Add(const Arguments& arguments) {
   DF_ASSIGN_OR_RETURN(const Probes probes, Probes::Load(arguments));
-  DF_ASSIGN_OR_RETURN(const auto pool, FromFiles(AdapterPool::Open(arguments.pool)));
+  DF_ASSIGN_OR_RETURN(const auto pool, OpenForChange(arguments));
   ThreadPool threads(arguments.n_threads == 0 ? UsableCpus() : arguments.n_threads);
   PoolAddOptions options = {.replace = arguments.replace};
   if (!probes.empty()) {
@@ -229,7 +239,7 @@ Status List(const Arguments& arguments) {
 Status Route(const Arguments& arguments) {
   PoolState state;
   if (arguments.n_used > 0) {
-    DF_ASSIGN_OR_RETURN(const auto pool, FromFiles(AdapterPool::Open(arguments.pool)));
+    DF_ASSIGN_OR_RETURN(const auto pool, OpenForChange(arguments));
     pool->CountUses(arguments.id, arguments.n_used);
     DF_RETURN_IF_ERROR(pool->Flush());
     state = pool->state();
@@ -272,7 +282,7 @@ Status Stats(const Arguments& arguments) {
 
 Status Evict(const Arguments& arguments) {
   if (arguments.id.empty() == arguments.slot.empty()) return InvalidArgument("give an id, or --slot");
-  DF_ASSIGN_OR_RETURN(const auto pool, FromFiles(AdapterPool::Open(arguments.pool)));
+  DF_ASSIGN_OR_RETURN(const auto pool, OpenForChange(arguments));
   std::vector<std::string> ids = {arguments.id};
   if (arguments.slot.empty()) {
     DF_RETURN_IF_ERROR(FromFiles(pool->Remove(arguments.id)));
@@ -338,6 +348,14 @@ void AddCreate(const Command& pool) {
   command.Footer(kCreateExamples);
 }
 
+void AddLockTimeout(const Command& command, Arguments& arguments) {
+  command
+      .Option("--lock-timeout", arguments.lock_timeout_s,
+              "Seconds to wait for a pool that another process has open; 0 = fail at once [30]")
+      .Range(0, 86400)
+      .Value("SECONDS");
+}
+
 void AddAdd(const Command& pool) {
   const auto arguments = std::make_shared<Arguments>();
   const Command command = AddOne(pool, "add", "Take an adapter in under an id", arguments, Add);
@@ -348,6 +366,7 @@ void AddAdd(const Command& pool) {
   command.Option("--probe", arguments->probes, "Questions of an id, repeatable").Value("ID=FILE.jsonl").OneValueEach();
   command.Option("--items", arguments->n_items, "Questions of a probe [all]").Value("N");
   command.Option("--threads", arguments->n_threads, "Threads [all usable]").Range(1, 1024).Value("N");
+  AddLockTimeout(command, *arguments);
   command.Footer(kAddExamples);
 }
 
@@ -368,6 +387,7 @@ void AddPool(const Command& app) {
   route.Option("id", arguments->id, "Of a member").Required().Value("ID");
   route.Option("--used", arguments->n_used, "Count so many requests for it: least used slots are evicted first")
       .Value("N");
+  AddLockTimeout(route, *arguments);
   route.Footer("Examples:\n  deltafold pool route p sql\n  deltafold pool route p sql --used 120");
   arguments = std::make_shared<Arguments>();
   AddOne(pool, "stats", "Bytes, slots and what has happened", arguments, Stats)
@@ -376,6 +396,7 @@ void AddPool(const Command& app) {
   const Command evict = AddOne(pool, "evict", "Answer for an id, or for all of a slot, no more", arguments, Evict);
   evict.Option("id", arguments->id, "Of a member; its slot goes with its last one").Value("ID");
   evict.Option("--slot", arguments->slot, "All members of a slot").Value("SLOT");
+  AddLockTimeout(evict, *arguments);
   evict.Footer("Examples:\n  deltafold pool evict p sql\n  deltafold pool evict p --slot 000012");
   pool.Footer(kExamples);
 }

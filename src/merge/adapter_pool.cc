@@ -6,10 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <string_view>
+#include <thread>
 
 #include "base/atomic_file.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "format/message.h"
 #include "merge/adapter_writer.h"
 
@@ -22,6 +26,7 @@ constexpr char kStateName[] = "/pool.json";
 constexpr char kLockName[] = "/pool.lock";
 constexpr char kSlotsName[] = "/slots";
 constexpr size_t kMaxStateBytes = size_t{256} << 20;
+constexpr std::chrono::milliseconds kLockPause(50);  // between two looks at a lock, which tells nobody when it is free
 
 // What is wrong with a slot's files; "" = nothing, as far as their sizes tell, or with `reads_all` their bytes.
 std::string DamageOfSlot(const std::string& directory, const PoolSlot& slot, bool reads_all) {
@@ -48,6 +53,21 @@ bool Has(const PoolState& state, std::string_view slot) {
   return std::ranges::any_of(state.slots, [&](const PoolSlot& other) { return other.name == slot; });
 }
 
+// The lock file holds who has it, for messages alone: a stale number may stand there while nobody does.
+void WriteHolder(int fd) {
+  const std::string holder = std::to_string(getpid()) + "\n";
+  const bool is_written = ftruncate(fd, 0) == 0 && pwrite(fd, holder.data(), holder.size(), 0) > 0;
+  static_cast<void>(is_written);  // a full disk must not close the pool
+}
+
+std::string HolderOf(int fd) {
+  char text[16] = {};
+  const ssize_t n_bytes = pread(fd, text, sizeof(text) - 1, 0);
+  const std::string_view digits(text, std::find(text, text + std::max<ssize_t>(n_bytes, 0), '\n'));
+  const bool is_number = !digits.empty() && std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
+  return is_number ? "process " + std::string(digits) : "another process";
+}
+
 // What a stopped process left: slots that the state does not speak of, and unfinished ones.
 void RemoveOrphans(const std::string& directory, const PoolState& state) {
   std::error_code ignored;  // what stays takes room, and is looked at again by the next
@@ -60,14 +80,24 @@ void RemoveOrphans(const std::string& directory, const PoolState& state) {
 
 }  // namespace
 
-Result<std::unique_ptr<AdapterPool>> AdapterPool::Locked(const std::string& directory) {
+Result<std::unique_ptr<AdapterPool>> AdapterPool::Locked(const std::string& directory, const PoolLockWait& wait) {
   const std::string path = directory + kLockName;
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd < 0) return IoError("cannot open " + path, errno);
   std::unique_ptr<AdapterPool> pool(new AdapterPool(directory, fd));
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return pool;
-  if (errno != EWOULDBLOCK) return IoError("cannot lock " + path, errno);
-  return FailedPrecondition("the adapter pool " + directory + " is in use by another process");
+  const SteadyClock clock;
+  const int64_t begin_us = clock.NowUs();
+  for (bool is_first = true;; is_first = false) {
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      WriteHolder(fd);
+      return pool;
+    }
+    if (errno != EWOULDBLOCK) return IoError("cannot lock " + path, errno);
+    if (clock.NowUs() - begin_us >= wait.most_ms * 1000) break;
+    if (is_first && wait.on_wait) wait.on_wait(HolderOf(fd));
+    std::this_thread::sleep_for(kLockPause);
+  }
+  return FailedPrecondition("the adapter pool " + directory + " is in use by " + HolderOf(fd));
 }
 
 AdapterPool::~AdapterPool() {
@@ -83,7 +113,7 @@ Result<std::unique_ptr<AdapterPool>> AdapterPool::Create(const std::string& dire
   }
   fs::create_directories(directory + kSlotsName, error);
   if (error) return IoError("cannot create directory " + directory + kSlotsName, error.value());
-  DF_ASSIGN_OR_RETURN(std::unique_ptr<AdapterPool> pool, Locked(directory));
+  DF_ASSIGN_OR_RETURN(std::unique_ptr<AdapterPool> pool, Locked(directory, {}));
   PoolState state;
   state.settings = settings;
   DF_RETURN_IF_ERROR(pool->Commit(std::move(state)));
@@ -106,9 +136,9 @@ Result<PoolState> AdapterPool::ReadState(const std::string& directory) {
   }
 }
 
-Result<std::unique_ptr<AdapterPool>> AdapterPool::Open(const std::string& directory) {
+Result<std::unique_ptr<AdapterPool>> AdapterPool::Open(const std::string& directory, const PoolLockWait& wait) {
   DF_RETURN_IF_ERROR(ReadState(directory).status());  // before anything is written there
-  DF_ASSIGN_OR_RETURN(std::unique_ptr<AdapterPool> pool, Locked(directory));
+  DF_ASSIGN_OR_RETURN(std::unique_ptr<AdapterPool> pool, Locked(directory, wait));
   DF_ASSIGN_OR_RETURN(pool->state_, ReadState(directory));
   RemoveOrphans(directory, pool->state_);
   return pool;

@@ -10,6 +10,7 @@
 #ifndef DELTAFOLD_MERGE_ADAPTER_POOL_H_
 #define DELTAFOLD_MERGE_ADAPTER_POOL_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,6 +48,14 @@ struct PoolAddOptions {
   std::function<void(std::string_view step)> on_step = {};
 };
 
+// How long to wait for a pool that another process has open.
+struct PoolLockWait {
+  int64_t most_ms = 0;
+  // Called once, before the waiting begins, with who has it: "process 123", or "another process" where that is not
+  // known.
+  std::function<void(const std::string& holder)> on_wait = {};
+};
+
 // Thread-compatible; one process at a time changes a pool.
 class AdapterPool {
  public:
@@ -54,8 +63,8 @@ class AdapterPool {
   // something in it) and kIo.
   static Result<std::unique_ptr<AdapterPool>> Create(const std::string& directory, const PoolSettings& settings);
   // Locks it and removes what a stopped process left. The only errors are ReadState's and kFailedPrecondition (another
-  // process has it).
-  static Result<std::unique_ptr<AdapterPool>> Open(const std::string& directory);
+  // process has it, named, when the waiting is over).
+  static Result<std::unique_ptr<AdapterPool>> Open(const std::string& directory, const PoolLockWait& wait = {});
   // Its state at this moment, without a lock. A slot whose adapter is not there with its bytes is marked as damaged.
   // The only errors are kNotFound (no pool), those of ParsePoolState, and kIo.
   static Result<PoolState> ReadState(const std::string& directory);
@@ -95,7 +104,7 @@ class AdapterPool {
   friend class PoolAddition;  // one call of Add: pool_addition.cc
 
   AdapterPool(std::string directory, int lock_fd) : directory_(std::move(directory)), lock_fd_(lock_fd) {}
-  static Result<std::unique_ptr<AdapterPool>> Locked(const std::string& directory);
+  static Result<std::unique_ptr<AdapterPool>> Locked(const std::string& directory, const PoolLockWait& wait);
   // `next` becomes the state, on disk; directories of slots that it lacks go.
   Status Commit(PoolState next, const std::function<void(std::string_view)>& on_step = {});
   // Reads a slot and marks it when it is damaged.

@@ -210,10 +210,30 @@ TEST_F(AdapterPoolTest, RefusesAdaptersOfAnotherBase) {
                 {testing::kQuery, "24 x 22", "24 x 20", "another base"});
 }
 
+TEST_F(AdapterPoolTest, WaitsForWhoHasItUntilItIsFreeOrTheTimeIsUp) {
+  Create({.budget_bytes = 2 * kOne});
+  std::vector<std::string> holders;
+  const auto note = [&](const std::string& holder) { holders.push_back(holder); };
+  ExpectRefusal(AdapterPool::Open(Path(), {.most_ms = 120, .on_wait = note}), StatusCode::kFailedPrecondition,
+                {"in use by process"});
+  const auto let_go = [&](const std::string& holder) {
+    note(holder);
+    DF_EXPECT_OK(Add("a", Made(1)));
+    pool_.reset();
+  };
+  const auto opened = ValueOrDie(AdapterPool::Open(Path(), {.most_ms = 600'000, .on_wait = let_go}));
+  EXPECT_NE(opened->state().FindOrNull("a"), nullptr) << "what the other did is seen";
+  EXPECT_EQ(holders, std::vector<std::string>(2, "process " + std::to_string(getpid())));
+  // Who wrote no number is another process all the same.
+  testing::WriteFile(Path() + "/pool.lock", "12x\n");
+  ExpectRefusal(AdapterPool::Open(Path()), StatusCode::kFailedPrecondition, {"in use by another process"});
+}
+
 TEST_F(AdapterPoolTest, OneProcessAtATimeChangesAPoolAndAnyMayLook) {
   Create({.budget_bytes = 2 * kOne});
   DF_ASSERT_OK(Add("a", Made(1)));
-  ExpectRefusal(AdapterPool::Open(Path()), StatusCode::kFailedPrecondition, {"in use"});
+  ExpectRefusal(AdapterPool::Open(Path()), StatusCode::kFailedPrecondition,
+                {Path(), "in use by process " + std::to_string(getpid())});
   EXPECT_EQ(ValueOrDie(AdapterPool::ReadState(Path())), pool_->state());
   ExpectRefusal(AdapterPool::Create(Path(), {.budget_bytes = 1}), StatusCode::kFailedPrecondition, {"not empty"});
   ExpectRefusal(AdapterPool::ReadState(directory_ / "none"), StatusCode::kNotFound, {"no adapter pool"});

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`deltafold merge` as a user meets it: recipes and direct forms, outputs, kills, refusals; what is served of a merge.
 Usage: merge_test.py DELTAFOLD [unittest arguments]"""
+import fcntl
 import json
 import random
 import shutil
@@ -200,6 +201,28 @@ class Merge(unittest.TestCase):
                                                   f"      weight: {values}\n"), self.out)
             self.assertEqual(done.returncode, 1)
             self.assertIn(words, done.stderr)
+
+    def test_a_pool_in_use_is_waited_for_for_a_bounded_time(self):
+        self.assertEqual(deltafold("pool", "create", self.out, "--bytes", "1MB").returncode, 0)
+        with open(self.out / "pool.lock", "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.seek(0)
+            lock.truncate()
+            lock.write("4711\n")
+            lock.flush()
+            for arguments in (("add", self.out, "title", LORA), ("evict", self.out, "title"), ("route", self.out, "title", "--used", 2)):
+                done = deltafold("pool", *arguments, "--lock-timeout", 0)
+                self.assertEqual(done.returncode, 1)
+                self.assertRegex(done.stderr, "out is in use by process 4711")
+                self.assertNotIn("waiting", done.stderr)
+            done = deltafold("pool", "add", self.out, "title", LORA, "--lock-timeout", 1)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, "process 4711: waiting for 1 s at most")
+            running = subprocess.Popen([BINARY, "pool", "add", self.out, "title", LORA], stderr=subprocess.PIPE, text=True)
+            self.assertIn("waiting for 30 s", running.stderr.readline())
+        self.assertEqual(running.wait(timeout=RUN_S), 0, running.stderr.read())
+        running.stderr.close()
+        self.assertEqual([row["members"][0]["id"] for row in json.loads(deltafold("pool", "list", self.out, "--json").stdout)], ["title"])
 
     def test_messages_name_what_is_to_be_typed(self):
         done = deltafold("merge", "svd_average", "--base", BASE, "--model", MATH, "--out", self.out)
