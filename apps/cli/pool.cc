@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/command.h"
 #include "cli/model_argument.h"
+#include "cli/pool_settings.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "eval/evaluate.h"
@@ -88,9 +89,7 @@ Result<std::unique_ptr<AdapterPool>> OpenForChange(const Arguments& arguments) {
 
 Status Create(const Arguments& arguments) {
   PoolSettings settings = arguments.settings;
-  settings.auto_dtype = arguments.dtype == "auto";
-  const std::map<std::string, DType> dtypes = {{"f32", DType::kF32}, {"bf16", DType::kBf16}, {"f16", DType::kF16}};
-  if (!settings.auto_dtype) settings.dtype = dtypes.at(arguments.dtype);
+  SetPoolDType(arguments.dtype, settings);
   if (!arguments.threshold.empty() && settings.policy != PoolPolicy::kKMergePlus) {
     return InvalidArgument("--threshold is for --policy kmerge++");
   }
@@ -323,7 +322,7 @@ void AddCreate(const Command& pool) {
       .Range(1, 65536)
       .Value("N");
   command.Option("--dtype", arguments->dtype, "Of merged slots: auto, f32, bf16 or f16 [auto: as their parts]")
-      .OneOf({"auto", "f32", "bf16", "f16"})
+      .OneOf(kPoolDTypes)
       .Value("DTYPE");
   command
       .Option("--threshold", arguments->threshold,

@@ -1,6 +1,7 @@
 #include "cli/serve_options.h"
 
 #include "base/json.h"
+#include "cli/pool_settings.h"
 
 namespace df::cli {
 namespace {
@@ -114,6 +115,24 @@ void AddPoolOptions(const Command& command, ServeOptions& options) {
               "kmerge++: a free slot is taken only where no slot is as similar as this [0.5]")
       .Env("DELTAFOLD_ADAPTER_POOL_THRESHOLD")
       .Value("S");
+  command
+      .Option("--adapter-pool-rank", options.adapter_pool_rank,
+              "Of merged modules, at most [the larger of the two]; a larger one keeps more and takes more bytes")
+      .Env("DELTAFOLD_ADAPTER_POOL_RANK")
+      .Range(1, 65536)
+      .Value("N");
+  command
+      .Option("--adapter-pool-dtype", options.adapter_pool_dtype,
+              "Of merged slots: auto, f32, bf16 or f16 [auto: as their parts]")
+      .Env("DELTAFOLD_ADAPTER_POOL_DTYPE")
+      .OneOf(kPoolDTypes)
+      .Value("DTYPE");
+  command
+      .Option("--adapter-pool-on-refusal", options.adapter_pool_on_refusal,
+              "bounded: reject the new adapter, or evict the least used slot, whose names are then unknown [reject]")
+      .Env("DELTAFOLD_ADAPTER_POOL_ON_REFUSAL")
+      .OneOf({"reject", "evict"})
+      .Value("WHAT");
 }
 
 void AddNetworkOptions(const Command& command, ServeOptions& options) {

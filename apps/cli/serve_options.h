@@ -38,6 +38,8 @@ struct ServeOptions {
   std::string adapter_pool_dir;     // "" = beside the state file, or a temporary one
   PoolSettings adapter_pool;
   std::optional<double> adapter_pool_threshold;
+  std::optional<uint64_t> adapter_pool_rank;
+  std::string adapter_pool_dtype, adapter_pool_on_refusal;  // "" = not given
   size_t max_model_len = 0;
   size_t max_num_seqs = 64;
   size_t max_num_batched_tokens = 512;

@@ -1,4 +1,5 @@
 // The adapter pool of `deltafold serve`, as its flags have it.
+#include "cli/pool_settings.h"
 #include "cli/serve_options.h"
 #include "merge/adapter_pool.h"
 
@@ -19,19 +20,28 @@ Status CheckPoolOptions(const ServeOptions& options) {
   const Given given[] = {{!options.adapter_pool_dir.empty(), "--adapter-pool-dir"},
                          {policy != PoolPolicy::kKMerge, "--adapter-pool-policy"},
                          {options.adapter_pool.max_error.has_value(), "--adapter-pool-max-error"},
-                         {options.adapter_pool_threshold.has_value(), "--adapter-pool-threshold"}};
+                         {options.adapter_pool_threshold.has_value(), "--adapter-pool-threshold"},
+                         {options.adapter_pool_rank.has_value(), "--adapter-pool-rank"},
+                         {!options.adapter_pool_dtype.empty(), "--adapter-pool-dtype"},
+                         {!options.adapter_pool_on_refusal.empty(), "--adapter-pool-on-refusal"}};
   for (const Given& one : given) {
     if (!one.is_given || options.adapter_pool_bytes > 0) continue;
     return InvalidArgument(std::string(one.flag) +
                            " is for a pool: give --adapter-pool-bytes as well, or leave it out");
   }
-  if (options.adapter_pool.max_error && policy != PoolPolicy::kBounded) {
-    return InvalidArgument("--adapter-pool-max-error is looked at by --adapter-pool-policy bounded alone, this is " +
+  const auto looked_at_by = [&](const char* flag, PoolPolicy wanted) {
+    return InvalidArgument(std::string(flag) + " is looked at by --adapter-pool-policy " +
+                           std::string(PoolPolicyName(wanted)) + " alone, this is " +
                            std::string(PoolPolicyName(policy)));
+  };
+  if (options.adapter_pool.max_error && policy != PoolPolicy::kBounded) {
+    return looked_at_by("--adapter-pool-max-error", PoolPolicy::kBounded);
+  }
+  if (!options.adapter_pool_on_refusal.empty() && policy != PoolPolicy::kBounded) {
+    return looked_at_by("--adapter-pool-on-refusal", PoolPolicy::kBounded);
   }
   if (options.adapter_pool_threshold && policy != PoolPolicy::kKMergePlus) {
-    return InvalidArgument("--adapter-pool-threshold is looked at by --adapter-pool-policy kmerge++ alone, this is " +
-                           std::string(PoolPolicyName(policy)));
+    return looked_at_by("--adapter-pool-threshold", PoolPolicy::kKMergePlus);
   }
   return Status::Ok();
 }
@@ -41,6 +51,9 @@ PoolSettings PoolSettingsOf(const ServeOptions& options) {
   settings.budget_bytes = options.adapter_pool_bytes;
   if (!settings.max_error) settings.max_error = kDefaultMaxError;
   if (options.adapter_pool_threshold) settings.threshold = *options.adapter_pool_threshold;
+  settings.rank = options.adapter_pool_rank.value_or(0);
+  if (!options.adapter_pool_dtype.empty()) SetPoolDType(options.adapter_pool_dtype, settings);
+  if (options.adapter_pool_on_refusal == "evict") settings.on_refusal = PoolRefusal::kEvict;
   return settings;
 }
 
@@ -58,8 +71,8 @@ std::string WhatAnUnusedPoolHolds(const ServeOptions& options) {
   for (const PoolSlot& slot : state->slots) n_ids += slot.members.size();
   if (n_ids == 0) return "";
   return std::to_string(n_ids) + (n_ids == 1 ? " adapter" : " adapters") + " in the pool " + directory +
-         " are not served: start with --adapter-pool-bytes " + std::to_string(state->settings.budget_bytes) +
-         ", as before, to have them back, or remove the directory";
+         (n_ids == 1 ? " is" : " are") + " not served: start with --adapter-pool-bytes " +
+         std::to_string(state->settings.budget_bytes) + ", as before, to have them back, or remove the directory";
 }
 
 }  // namespace df::cli

@@ -196,6 +196,20 @@ class Merge(unittest.TestCase):
         done = deltafold("pool", "create", self.out, "--bytes", "1MB", "--policy", "kmerge", "--threshold", "0.3")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--threshold is for --policy kmerge++", done.stderr)
+        for flags, words in ((["--adapter-pool-rank", 8], "--adapter-pool-rank is for a pool: give --adapter-pool-bytes"),
+                             (["--adapter-pool-dtype", "auto"], "--adapter-pool-dtype is for a pool"),
+                             (["--adapter-pool-on-refusal", "reject"], "--adapter-pool-on-refusal is for a pool"),
+                             (["--adapter-pool-dir", self.out], "--adapter-pool-dir is for a pool"),
+                             (["--adapter-pool-policy", "bounded"], "--adapter-pool-policy is for a pool"),
+                             (["--adapter-pool-max-error", 0.5], "--adapter-pool-max-error is for a pool"),
+                             (["--adapter-pool-threshold", 0.5], "--adapter-pool-threshold is for a pool"),
+                             (["--adapter-pool-bytes", "1MB", "--adapter-pool-on-refusal", "evict"],
+                              "--adapter-pool-on-refusal is looked at by --adapter-pool-policy bounded alone, this is kmerge"),
+                             (["--adapter-pool-bytes", "1MB", "--adapter-pool-rank", 0], "--adapter-pool-rank"),
+                             (["--adapter-pool-bytes", "1MB", "--adapter-pool-dtype", "f8"], "--adapter-pool-dtype")):
+            done = deltafold("serve", "--model", BASE, "--port", 0, *flags)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(words, done.stderr)
         for values, words in (("[{value: 1}, {value: 2}]", "never taken"), ("[{filter: 3, value: 1}]", "in quotes")):
             done = deltafold("merge", self.recipe(f"merge_method: linear\nmodels:\n  - model: {MATH}\n    parameters:\n"
                                                   f"      weight: {values}\n"), self.out)

@@ -85,3 +85,50 @@ class PoolTests(AdminCalls):
                 assert status == 400 and "Traceback" not in text, (status, text)
                 assert self.generations(server) == before
                 self.answer(server, "a0")
+
+    def slots(self, directory):
+        """Of each slot of the pool beside the state file the dtypes and ranks of its A."""
+        slots = {}
+        for path in (directory / "state.pool" / "slots").iterdir():
+            with open(path / "adapter_model.safetensors", "rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            factors = [entry for name, entry in header.items() if "lora_A" in name]
+            slots[path.name] = {entry["dtype"] for entry in factors}, {entry["shape"][0] for entry in factors}
+        return slots
+
+    def test_merged_slots_have_the_rank_and_dtype_that_flags_say(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = Path(temporary)
+            with self.pooled(directory, "--adapter-pool-rank", "3", "--adapter-pool-dtype", "f32") as (server, _):
+                for i in range(N_SLOTS + 1):
+                    assert self.load(server, f"a{i}", f"a{i}")[0] == 200
+                rows = self.rows(server)
+                merged = {row["pool"]["slot"] for row in rows.values() if len(row["pool"]["members"]) > 1}
+                assert len(merged) == 1, rows
+                for slot, (dtypes, ranks) in self.slots(directory).items():
+                    assert (dtypes, ranks) == (({"F32"}, {3}) if slot in merged else ({"BF16"}, {8})), (slot, dtypes, ranks)
+                self.answer(server, "a0")
+
+    def test_a_merge_that_bounded_does_not_accept_is_refused_or_evicts_as_flags_say(self):
+        for flags, loads in (([], False), (["--adapter-pool-on-refusal", "reject"], False), (["--adapter-pool-on-refusal", "evict"], True)):
+            with tempfile.TemporaryDirectory() as temporary:
+                bounded = ["--adapter-pool-policy", "bounded", "--adapter-pool-max-error", "0.01", *flags]
+                with self.pooled(Path(temporary), *bounded) as (server, _):
+                    for name in ("a0", "a1"):
+                        assert self.load(server, name, name)[0] == 200
+                    self.answer(server, "a1")
+                    status, _, text = self.load(server, "a2", "a2")
+                    assert (status == 200) == loads, (flags, status, text)
+                    assert set(self.rows(server)) == ({"a1", "a2"} if loads else {"a0", "a1"}), self.rows(server)
+                    if not loads:
+                        assert "is allowed" in text and "0.01" in text, text
+
+    def test_a_pool_that_is_not_served_is_a_warning(self):
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = Path(temporary)
+            with self.pooled(directory) as (server, _):
+                assert self.load(server, "a0", "a0")[0] == 200
+                assert "not served" not in server.log()
+            with Server(self.binary, {}, "--state-file", directory / "state") as server:
+                assert "1 adapter in the pool" in server.log() and "is not served" in server.log(), server.log()
+                assert "--adapter-pool-bytes" in server.log() and "a0" not in self.rows(server)
