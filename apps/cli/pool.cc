@@ -1,17 +1,12 @@
 // `deltafold pool`: many adapters in few slots under a byte budget.
-#include <algorithm>
-#include <cmath>
 #include <iostream>
-#include <map>
 #include <memory>
 
 #include "base/json.h"
 #include "cli/command.h"
-#include "cli/model_argument.h"
+#include "cli/pool_probes.h"
 #include "cli/pool_settings.h"
-#include "cli/progress.h"
 #include "cli/table.h"
-#include "eval/evaluate.h"
 #include "merge/adapter_pool.h"
 
 namespace df::cli {
@@ -113,61 +108,12 @@ Status Create(const Arguments& arguments) {
   return Status::Ok();
 }
 
-// Asks a base with an adapter the questions of an id.
-class Probes {
- public:
-  static Result<Probes> Load(const Arguments& arguments) {
-    Probes probes;
-    for (const std::string& argument : arguments.probes) {
-      const size_t equals = argument.find('=');
-      if (equals == std::string::npos || equals == 0 || equals + 1 == argument.size()) {
-        return InvalidArgument("a probe is given as ID=FILE.jsonl, got \"" + argument + "\"");
-      }
-      probes.files_[argument.substr(0, equals)] = argument.substr(equals + 1);
-    }
-    if (probes.files_.empty()) return probes;
-    if (arguments.base.empty()) return InvalidArgument("probes are asked of a model: give --base");
-    probes.options_.n_items = arguments.n_items;
-    probes.options_.n_threads = arguments.n_threads;
-    probes.options_.with_base = false;
-    KernelContext context(arguments.n_threads == 0 ? UsableCpus() : arguments.n_threads);
-    DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(arguments.base));
-    DF_ASSIGN_OR_RETURN(probes.base_, FromFiles(LoadBaseVariant(context, model.name, model.directory)));
-    return probes;
-  }
-  bool empty() const { return files_.empty(); }
-
-  Result<std::optional<double>> Score(const std::string& id, const std::string& directory) const {
-    const auto file = files_.find(id);
-    if (file == files_.end()) return std::optional<double>();
-    Progress progress("pool");
-    eval::EvalOptions options = options_;
-    options.on_progress = [&](const std::string& what, uint64_t done, uint64_t total) {
-      progress.Update(what, done, total);
-      return true;
-    };
-    const eval::Subject subject = {.name = id,
-                                   .full_directory = {},
-                                   .codes = {{.code = "pool", .directory = directory}},
-                                   .task_file = file->second};
-    DF_ASSIGN_OR_RETURN(const auto results, eval::EvaluateSubject(base_, subject, options));
-    double right = 0, asked = 0;
-    for (const eval::ItemSum& item : results.front().answers.correct) {
-      right += item.sum;
-      asked += item.weight;
-    }
-    return std::optional(Share(right, asked));
-  }
-
- private:
-  std::map<std::string, std::string> files_;
-  LoadedBase base_;
-  eval::EvalOptions options_;
-};
-
 Status Add(const Arguments& arguments) {
-  DF_ASSIGN_OR_RETURN(const Probes probes, Probes::Load(arguments));
+  DF_ASSIGN_OR_RETURN(const PoolProbes probes,
+                      PoolProbes::Load(arguments.base, arguments.probes,
+                                       {.n_threads = arguments.n_threads, .n_items = arguments.n_items}));
   DF_ASSIGN_OR_RETURN(const auto pool, OpenForChange(arguments));
+  DF_RETURN_IF_ERROR(probes.CheckIds(pool->state(), arguments.id));
   ThreadPool threads(arguments.n_threads == 0 ? UsableCpus() : arguments.n_threads);
   PoolAddOptions options = {.replace = arguments.replace};
   if (!probes.empty()) {
@@ -175,7 +121,14 @@ Status Add(const Arguments& arguments) {
       return probes.Score(id, directory);
     };
   }
-  DF_ASSIGN_OR_RETURN(const PoolAdded added, FromFiles(pool->Add(threads, arguments.id, arguments.adapter, options)));
+  const uint64_t n_refusals = pool->state().n_refusals;
+  const Result<PoolAdded> result = FromFiles(pool->Add(threads, arguments.id, arguments.adapter, options));
+  if (!result.ok()) {
+    // The count would go with this process. Why it was refused is what there is to say, not that.
+    if (pool->state().n_refusals != n_refusals) static_cast<void>(pool->Flush());
+    return result.status();
+  }
+  const PoolAdded& added = *result;
   const PoolSlot& slot = *pool->state().FindOrNull(arguments.id);
   if (arguments.json) {
     Json json = ToJson(slot, arguments.pool);

@@ -9,6 +9,7 @@ from harness import KEY, Server, compress_family, run_tests
 from hostile_tests import HostileTests
 from lifecycle_tests import LifecycleTests
 from logprob_tests import LogprobTests
+from pool_probe_tests import PoolProbeTests
 from pool_tests import PoolTests
 from race_tests import RaceTests
 from store_tests import StoreTests
@@ -26,7 +27,7 @@ def main():
         deltas = compress_family(binary, Path(directory))
         lifecycle = tests_of(LifecycleTests(binary, deltas)) + tests_of(AdminTests(binary, deltas)) + \
             tests_of(StoreTests(binary, deltas)) + tests_of(RaceTests(binary, deltas)) + \
-            tests_of(PoolTests(binary, deltas))
+            tests_of(PoolTests(binary, deltas)) + tests_of(PoolProbeTests(binary))
         # Answers alone and in company are compared bit for bit.
         with Server(binary, deltas, "--api-key", KEY, "--batch-invariant") as server:
             tests = tests_of(ClientTests(server)) + tests_of(LogprobTests(server, binary, deltas)) + \
