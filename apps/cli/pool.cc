@@ -82,12 +82,28 @@ Result<std::unique_ptr<AdapterPool>> OpenForChange(const Arguments& arguments) {
   return FromFiles(AdapterPool::Open(arguments.pool, wait));
 }
 
-Status Create(const Arguments& arguments) {
-  PoolSettings settings = arguments.settings;
-  SetPoolDType(arguments.dtype, settings);
+// A setting that the policy or rule never looks at was meant for another.
+Status CheckMeant(const Arguments& arguments) {
+  const PoolSettings& settings = arguments.settings;
+  const PoolSettings unless_given;
   if (!arguments.threshold.empty() && settings.policy != PoolPolicy::kKMergePlus) {
     return InvalidArgument("--threshold is for --policy kmerge++");
   }
+  if (settings.policy != PoolPolicy::kBounded &&
+      (settings.max_error || settings.min_score_share != unless_given.min_score_share ||
+       settings.on_refusal != unless_given.on_refusal)) {
+    return InvalidArgument("--max-error, --min-score and --on-refusal are for --policy bounded");
+  }
+  if (settings.rule != AdapterRule::kOpcm && settings.alpha != unless_given.alpha) {
+    return InvalidArgument("--alpha is for --rule opcm");
+  }
+  return Status::Ok();
+}
+
+Status Create(const Arguments& arguments) {
+  PoolSettings settings = arguments.settings;
+  SetPoolDType(arguments.dtype, settings);
+  DF_RETURN_IF_ERROR(CheckMeant(arguments));
   if (!arguments.threshold.empty()) {
     settings.threshold_is_quantile = arguments.threshold.starts_with("q");
     const std::string number = arguments.threshold.substr(settings.threshold_is_quantile ? 1 : 0);

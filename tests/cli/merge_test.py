@@ -210,6 +210,11 @@ class Merge(unittest.TestCase):
             done = deltafold("serve", "--model", BASE, "--port", 0, *flags)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(words, done.stderr)
+        for policy, flag, words in (("kmerge", ["--max-error", 0.5], "bounded"), ("kmerge++", ["--min-score", 0.5], "bounded"),
+                                    ("kmerge", ["--on-refusal", "evict"], "bounded"), ("bounded", ["--alpha", 0.3], "--rule opcm")):
+            done = deltafold("pool", "create", self.out, "--bytes", "1MB", "--policy", policy, *flag)
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, f"{flag[0]}.*{words}")
         for values, words in (("[{value: 1}, {value: 2}]", "never taken"), ("[{filter: 3, value: 1}]", "in quotes")):
             done = deltafold("merge", self.recipe(f"merge_method: linear\nmodels:\n  - model: {MATH}\n    parameters:\n"
                                                   f"      weight: {values}\n"), self.out)
