@@ -107,7 +107,7 @@ Result<std::vector<eval::EvalResult>> Measure(const EvalFamily& family, const Ar
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(family.base));
   DF_ASSIGN_OR_RETURN(const LoadedBase base,
-                      FromFiles(LoadBaseVariant(context, model.name, model.directory, arguments.weights)));
+                      FromFiles(LoadBaseVariant(context, model.name, model.directory, {.memory = arguments.weights})));
   std::vector<eval::EvalResult> results;
   for (const eval::Subject& subject : family.subjects) {
     ++subject_number;

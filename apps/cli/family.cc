@@ -55,7 +55,8 @@ Result<Family> LoadFamily(const FamilyOptions& options) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   Family family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
-  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, model.name, options.model, options.weights)));
+  DF_ASSIGN_OR_RETURN(family.base,
+                      FromFiles(LoadBaseVariant(context, model.name, options.model, {.memory = options.weights})));
   std::vector<GivenVariant> given;
   for (const std::string& argument : options.variants) {
     DF_ASSIGN_OR_RETURN(given.emplace_back(), ParseVariant(argument));

@@ -131,7 +131,8 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   ServedFamily family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
   const std::string name = options.served_model_name.empty() ? model.name : options.served_model_name;
-  DF_ASSIGN_OR_RETURN(family.base, FromFiles(LoadBaseVariant(context, name, options.model, options.weights)));
+  DF_ASSIGN_OR_RETURN(family.base,
+                      FromFiles(LoadBaseVariant(context, name, options.model, {.memory = options.weights})));
   if (!options.chat_template.empty()) {
     DF_RETURN_IF_ERROR(FromFiles(ReplaceTemplate(options.chat_template, family.base)));
   }

@@ -110,15 +110,16 @@ Result<std::shared_ptr<const VariantWeights>> Pack(KernelContext& context, const
 }  // namespace
 
 Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory,
-                                   WeightMemory memory) {
+                                   const BaseLoadOptions& options) {
   LoadedBase loaded;
   DF_ASSIGN_OR_RETURN(const std::string resolved, ResolveModelDirectory(directory));
   DF_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(resolved));
   DF_ASSIGN_OR_RETURN(GenerationDefaults defaults, LoadGenerationDefaults(resolved));
-  DF_ASSIGN_OR_RETURN(
-      auto variant,
-      MakeVariant(name, {.directory = resolved, .config = checkpoint->config(), .defaults = std::move(defaults)}));
-  DF_ASSIGN_OR_RETURN(loaded.weights, LoadBase(context, checkpoint, memory));
+  DF_ASSIGN_OR_RETURN(auto variant, MakeVariant(name, {.directory = resolved,
+                                                       .config = checkpoint->config(),
+                                                       .defaults = std::move(defaults),
+                                                       .text_under = options.text_under}));
+  DF_ASSIGN_OR_RETURN(loaded.weights, LoadBase(context, checkpoint, options.memory));
   DF_RETURN_IF_ERROR(checkpoint->CheckIntact());
   variant->root = directory;
   variant->stored_bytes = checkpoint->weight_bytes();

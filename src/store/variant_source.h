@@ -17,9 +17,13 @@ struct LoadedBase {
   std::shared_ptr<const BaseWeights> weights;
   std::shared_ptr<const Variant> variant;
 };
+struct BaseLoadOptions {
+  WeightMemory memory = WeightMemory::kRam;
+  const ModelText* text_under = nullptr;  // of a directory without tokenizer or template of its own; null = none
+};
 // Loads a model directory (or hub id in the local cache) as the base. Errors are the readers'.
 Result<LoadedBase> LoadBaseVariant(KernelContext& context, const std::string& name, const std::string& directory,
-                                   WeightMemory memory = WeightMemory::kRam);
+                                   const BaseLoadOptions& options = {});
 
 // Immutable, thread-safe.
 struct VariantSource {

@@ -8,9 +8,11 @@
 #include <limits>
 
 #include "base/atomic_file.h"
+#include "base/presence.h"
 #include "eval/evaluate.h"
 #include "format/digest.h"
 #include "format/variant_kind.h"
+#include "text/model_text.h"
 #include "tools/bounded_command.h"
 
 namespace df::tools {
@@ -218,9 +220,17 @@ Result<double> SoupScorer::ByEvaluation(const std::string& directory, const std:
                         .on_progress = options_.on_progress};
   eval::Subject subject{.name = what, .full_directory = {}, .codes = {}, .task_file = options_.questions_file};
   if (is_adapter) subject.codes.push_back({.code = "adapter", .directory = directory});
+  // A trainer that was given no tokenizer writes none: the base's then, as for merged checkpoints.
+  DF_ASSIGN_OR_RETURN(const bool has_text, HasFile(directory + "/tokenizer.json"));
+  std::optional<ModelText> base_text;
+  if (!is_adapter && !has_text && !options_.base.empty()) {
+    DF_ASSIGN_OR_RETURN(const std::string base, ResolveModelDirectory(options_.base));
+    DF_ASSIGN_OR_RETURN(base_text, LoadModelText(base));
+  }
   DF_ASSIGN_OR_RETURN(const LoadedBase loaded, [&] {
     KernelContext context(options_.n_threads == 0 ? UsableCpus() : options_.n_threads);
-    return LoadBaseVariant(context, what, is_adapter ? options_.base : directory);
+    return LoadBaseVariant(context, what, is_adapter ? options_.base : directory,
+                           {.text_under = base_text ? &*base_text : nullptr});
   }());
   DF_ASSIGN_OR_RETURN(const std::vector<eval::EvalResult> results, eval::EvaluateSubject(loaded, subject, how));
   if (results.size() != 1) return Internal("an evaluation of one model gave several");

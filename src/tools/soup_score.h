@@ -33,8 +33,8 @@ struct ScoreOptions {
   size_t text_tokens = 16384, window_tokens = 512;
 
   std::optional<bool> higher_is_better = {};  // required for a command and a metric file, known of the others
-  std::string base = {};                      // full model that adapters are measured on
-  size_t n_threads = 0;                       // 0 = UsableCpus()
+  std::string base = {};  // full model: what adapters are measured on, and the tokenizer of checkpoints without one
+  size_t n_threads = 0;   // 0 = UsableCpus()
   // What is being done, and how far; false ends with kCancelled. May be empty.
   std::function<bool(const std::string& what, uint64_t done, uint64_t total)> on_progress = {};
 };

@@ -50,6 +50,17 @@ class Soup(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
+    def test_checkpoints_of_a_trainer_without_a_tokenizer_are_asked_with_the_bases(self):
+        measure = ["--eval-questions", ROOT / "demo" / "eval" / "math.jsonl", "--items", 8, "--metric", "cross-entropy", "--rank", 16]
+        folders = [self.add(10, "sql"), self.add(20, "math")]
+        scores = [(step["newest"], step["merged"]) for step in self.report(*measure)["steps"]]
+        shutil.rmtree(self.out)
+        for folder in folders:
+            for path in (*folder.glob("tokenizer*"), *folder.glob("*.jinja")):
+                path.unlink()
+            self.assertFalse((folder / "tokenizer.json").exists())
+        self.assertEqual([(step["newest"], step["merged"]) for step in self.report(*measure)["steps"]], scores)
+
     def test_once_takes_what_is_there_and_the_next_call_goes_on(self):
         measure = ["--eval-questions", ROOT / "demo" / "eval" / "math.jsonl", "--items", 20, "--metric", "cross-entropy",
                    "--rank", 16, "--plot", self.folder / "curve.svg"]
