@@ -21,7 +21,8 @@ Result<TensorGroup> Gatherer::Gather(const OutputTensor& tensor) {
   }
   const bool has_base = needed.size() > sources_.models.size();
   if (tensor.IsOfVocabulary() && !plan_.vocabulary.row_of.empty()) {
-    views = MatchRows(pool_, plan_.vocabulary, has_base, views, matched_);
+    const MatchOptions options{.has_base = has_base, .makes_base = plan_.method->needs_base};
+    views = MatchRows(pool_, plan_.vocabulary, options, views, matched_);
   }
   TensorGroup group{.name = tensor.slot.name,
                     .base = {},

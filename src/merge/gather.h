@@ -27,7 +27,8 @@ class Gatherer {
   ThreadPool& pool_;
   const MergePlan& plan_;
   const MergeSources& sources_;
-  std::vector<Buffer<float>> made_, matched_;
+  std::vector<Buffer<float>> made_;
+  std::vector<Buffer<uint8_t>> matched_;
 };
 
 }  // namespace df::merge

@@ -278,7 +278,7 @@ TEST_F(MergerSlow, HoldsNoMoreThanThePlanSays) {
   const std::string models = "base_model: @base\nmodels: [{model: @ft0}, {model: @ft1}]\n";
   for (const std::string method :
        {"task_arithmetic\nparameters: {weight: 0.5}", "ties\nparameters: {weight: 0.5, density: 0.3}",
-        "svd_average\nparameters: {rank: 4}"}) {
+        "svd_average\nparameters: {rank: 4}", "opcm"}) {
     const Recipe recipe = Read(models + "merge_method: " + method + "\n");
     const MergeSources sources = ValueOrDie(OpenSources(recipe));
     const MergePlan plan = ValueOrDie(PlanMerge(recipe, sources, kMaxShardBytes));

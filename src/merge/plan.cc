@@ -61,6 +61,24 @@ uint64_t BytesRead(const MergeSource& source, const Slot& slot) {
   return stored == nullptr ? 0 : stored->view.bytes.size();
 }
 
+// What the sources' rows take that are matched by token.
+uint64_t MatchedBytes(const MergePlan& plan, const MergeSources& sources) {
+  if (plan.vocabulary.row_of.empty()) return 0;
+  std::vector<MatchSource> matched;
+  const auto add = [&](const MergeSource& source) {
+    const DType stored = source.checkpoint->FindOrNull(kEmbeddingName)->view.dtype;  // bound when it was opened
+    matched.push_back({source.variant ? DType::kF32 : stored, source.config().vocab});
+  };
+  if (sources.base) add(*sources.base);
+  for (const MergeSource& model : sources.models) add(model);
+  const MatchOptions options{.has_base = sources.base.has_value(), .makes_base = plan.method->needs_base};
+  uint64_t element_bytes = 0;
+  for (const std::optional<DType>& type : MatchedTypes(plan.vocabulary, options, matched)) {
+    element_bytes += type ? DTypeBytes(*type) : 0;
+  }
+  return element_bytes * plan.vocabulary.rows * plan.tensors.front().slot.d_in;
+}
+
 // What holds tensors in f32: those made of a delta or matched by token, and a method's own.
 uint64_t MemoryOf(const MergePlan& plan, const MergeSources& sources) {
   uint64_t largest = 0, largest_vocabulary = 0;
@@ -68,15 +86,13 @@ uint64_t MemoryOf(const MergePlan& plan, const MergeSources& sources) {
     uint64_t& most = tensor.IsOfVocabulary() ? largest_vocabulary : largest;
     most = std::max(most, uint64_t{tensor.elements()} * sizeof(float));
   }
-  const size_t n = sources.models.size() + (sources.base ? 1 : 0);
   size_t n_made = sources.base && sources.base->variant ? 1 : 0;
   for (const MergeSource& model : sources.models) n_made += model.variant ? 1 : 0;
-  const bool is_matched = !plan.vocabulary.row_of.empty();
   const bool is_elementwise = plan.method->name == "linear" || plan.method->name == "task_arithmetic" ||
                               plan.method->name.starts_with("dare") || plan.method->name == "slerp";
   const uint64_t own =
       is_elementwise ? 0 : sources.models.size() + 3 + (plan.method->has_second_pass ? 1 : 0);  // what is kept for it
-  const uint64_t of_vocabulary = (n_made + (is_matched ? n : 0) + own) * largest_vocabulary;
+  const uint64_t of_vocabulary = (n_made + own) * largest_vocabulary + MatchedBytes(plan, sources);
   return std::max((n_made + own) * largest, of_vocabulary);
 }
 

@@ -229,31 +229,94 @@ Result<Vocabulary> PlanVocabulary(const Recipe& recipe, const MergeSources& sour
   return vocabulary;
 }
 
-std::vector<TensorView> MatchRows(ThreadPool& pool, const Vocabulary& vocabulary, bool has_base,
-                                  const std::vector<TensorView>& views, std::vector<Buffer<float>>& memory) {
-  const size_t d = MatrixCols(views.front()), rows = vocabulary.rows;
-  std::vector<TensorView> matched;
-  for (size_t i = 0; i < views.size(); ++i) {
-    if (memory[i].size() < rows * d) memory[i] = Buffer<float>(rows * d);
-    matched.push_back({DType::kF32, Shape{rows, d}, AsBytes(std::span<const float>(memory[i].data(), rows * d))});
+namespace {
+
+// Whose row stands where a source has none: the base's, else that of all that have it (none: zeros).
+std::vector<size_t> FillersOf(const Vocabulary& vocabulary, const MatchOptions& options, size_t row) {
+  if (options.has_base && vocabulary.row_of.front()[row] != kNoRow) return {0};
+  std::vector<size_t> fillers;
+  for (size_t i = 0; i < vocabulary.row_of.size(); ++i) {
+    if (vocabulary.row_of[i][row] != kNoRow) fillers.push_back(i);
   }
+  return fillers;
+}
+
+bool IsInPlace(const std::vector<int32_t>& row_of, size_t n_rows) {
+  if (n_rows < row_of.size()) return false;
+  for (size_t row = 0; row < row_of.size(); ++row) {
+    if (row_of[row] != static_cast<int32_t>(row)) return false;
+  }
+  return true;
+}
+
+TensorView RowOf(const TensorView& view, size_t row, size_t d) {
+  const size_t row_bytes = d * DTypeBytes(view.dtype);
+  return {view.dtype, Shape{1, d}, view.bytes.subspan(row * row_bytes, row_bytes)};
+}
+
+// Row `row` of what MatchRows makes of source `i`.
+struct Matching {
+  const Vocabulary& vocabulary;
+  const MatchOptions& options;
+  const std::vector<TensorView>& views;
+  size_t d = 0;
+
+  void Write(size_t i, size_t row, DType dtype, uint8_t* to) const {
+    const int32_t own = vocabulary.row_of[i][row];
+    std::vector<size_t> from = own != kNoRow ? std::vector<size_t>{i} : FillersOf(vocabulary, options, row);
+    if (from.size() == 1 && views[from[0]].dtype == dtype) {
+      std::ranges::copy(RowOf(views[from[0]], static_cast<size_t>(vocabulary.row_of[from[0]][row]), d).bytes, to);
+      return;
+    }
+    std::vector<float> sum(d), one(d);
+    for (size_t n = 0; n < from.size(); ++n) {
+      row_ops::ReadRow(views[from[n]], static_cast<size_t>(vocabulary.row_of[from[n]][row]), one);
+      for (size_t j = 0; j < d; ++j) sum[j] += (one[j] - sum[j]) / static_cast<float>(n + 1);
+    }
+    row_ops::Narrow(sum, dtype, to);  // F32, or zeros
+  }
+};
+
+}  // namespace
+
+std::vector<std::optional<DType>> MatchedTypes(const Vocabulary& vocabulary, const MatchOptions& options,
+                                               const std::vector<MatchSource>& sources) {
+  const auto is_asked_for = [&](size_t i) { return i > 0 || !options.has_base || options.makes_base; };
+  std::vector<std::optional<DType>> types(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!is_asked_for(i) || IsInPlace(vocabulary.row_of[i], sources[i].rows)) continue;
+    types[i] = sources[i].dtype;
+    for (size_t row = 0; row < vocabulary.rows && types[i] != DType::kF32; ++row) {
+      if (vocabulary.row_of[i][row] != kNoRow) continue;
+      const std::vector<size_t> from = FillersOf(vocabulary, options, row);
+      if (from.size() > 1 || (from.size() == 1 && sources[from[0]].dtype != types[i])) types[i] = DType::kF32;
+    }
+  }
+  return types;
+}
+
+std::vector<TensorView> MatchRows(ThreadPool& pool, const Vocabulary& vocabulary, const MatchOptions& options,
+                                  const std::vector<TensorView>& views, std::vector<Buffer<uint8_t>>& memory) {
+  const size_t d = MatrixCols(views.front()), rows = vocabulary.rows;
+  std::vector<MatchSource> sources;
+  for (const TensorView& view : views) sources.push_back({view.dtype, view.shape[0]});
+  const std::vector<std::optional<DType>> types = MatchedTypes(vocabulary, options, sources);
+  std::vector<TensorView> matched(views.size());
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (types[i]) {
+      const size_t n_bytes = rows * d * DTypeBytes(*types[i]);
+      if (memory[i].size() < n_bytes) memory[i] = Buffer<uint8_t>(n_bytes);
+      matched[i] = {*types[i], Shape{rows, d}, memory[i].span().first(n_bytes)};
+    } else if (i > 0 || !options.has_base || options.makes_base) {
+      matched[i] = {views[i].dtype, Shape{rows, d}, views[i].bytes.first(rows * d * DTypeBytes(views[i].dtype))};
+    }
+  }
+  const Matching matching{vocabulary, options, views, d};
   pool.ParallelFor(rows, RowGrain(d), [&](size_t begin, size_t end, size_t /*thread*/) {
-    std::vector<float> fill(d);
-    for (size_t row = begin; row < end; ++row) {
-      std::ranges::fill(fill, 0.0F);
-      size_t n = 0;
-      for (size_t i = 0; i < views.size(); ++i) {
-        const int32_t from = vocabulary.row_of[i][row];
-        if (from == kNoRow) continue;
-        const std::span<float> to(memory[i].data() + row * d, d);
-        row_ops::ReadRow(views[i], static_cast<size_t>(from), to);
-        if (n > 0 && has_base && vocabulary.row_of.front()[row] != kNoRow) continue;  // the base's row it is
-        ++n;
-        for (size_t j = 0; j < d; ++j) fill[j] += (to[j] - fill[j]) / static_cast<float>(n);
-      }
-      for (size_t i = 0; i < views.size(); ++i) {
-        if (vocabulary.row_of[i][row] == kNoRow) std::ranges::copy(fill, memory[i].data() + row * d);
-      }
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (!types[i]) continue;
+      const size_t row_bytes = d * DTypeBytes(*types[i]);
+      for (size_t row = begin; row < end; ++row) matching.Write(i, row, *types[i], memory[i].data() + row * row_bytes);
     }
   });
   return matched;

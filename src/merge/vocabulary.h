@@ -40,11 +40,26 @@ struct Vocabulary {
 // are those of reading tokenizers and kUnsupported (a union of vocabularies of another kind than listed words).
 Result<Vocabulary> PlanVocabulary(const Recipe& recipe, const MergeSources& sources);
 
-// Embeddings or heads of all sources, in `row_of`'s order, brought to `vocabulary.rows` rows as F32, each in its place
-// of `memory` [sources]. A source without a token takes the base's row; where that has none, or there is no base, the
-// mean of those that have it. views [rows of each, d]; views of the result look at `memory`.
-std::vector<TensorView> MatchRows(ThreadPool& pool, const Vocabulary& vocabulary, bool has_base,
-                                  const std::vector<TensorView>& views, std::vector<Buffer<float>>& memory);
+// How the sources' embeddings, or their heads, are brought to `vocabulary.rows` rows. The base is the first of them
+// where there is one; `makes_base`: its rows are asked for, not only what fills others'.
+struct MatchOptions {
+  bool has_base = false, makes_base = true;
+};
+struct MatchSource {
+  DType dtype = DType::kF32;
+  size_t rows = 0;
+};
+// What MatchRows makes each of: nothing where its rows stand in their places already or are not asked for; else its own
+// dtype, but F32 where it is filled with a mean or with a row of another dtype.
+std::vector<std::optional<DType>> MatchedTypes(const Vocabulary& vocabulary, const MatchOptions& options,
+                                               const std::vector<MatchSource>& sources);
+
+// Embeddings or heads of all sources, in `row_of`'s order, brought to `vocabulary.rows` rows, those that are made each
+// in its place of `memory` [sources]. A source without a token takes the base's row; where that has none, or there is
+// no base, the mean of those that have it. views [rows of each, d]; views of the result look at `memory` or at what
+// `views` look at; the base's is empty where it is not asked for.
+std::vector<TensorView> MatchRows(ThreadPool& pool, const Vocabulary& vocabulary, const MatchOptions& options,
+                                  const std::vector<TensorView>& views, std::vector<Buffer<uint8_t>>& memory);
 
 // Text of every id; "" for ids without a token.
 using TokenTable = std::vector<std::string>;

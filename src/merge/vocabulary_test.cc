@@ -150,5 +150,30 @@ TEST_F(VocabularyTest, AHeadOfItsOwnIsMatchedAsTheEmbeddingIs) {
   EXPECT_NEAR(head(out, 3), head(y, 3), 1e-6);
 }
 
+// Of three tokens: what is in its place is not copied, what is one source's row is not widened.
+TEST(MatchedTypes, HoldNoMoreThanTheRowsNeed) {
+  using Types = std::vector<std::optional<DType>>;
+  const DType bf16 = DType::kBf16;
+  const std::vector<int32_t> in_place = {0, 1, 2}, turned = {0, 2, 1}, short_of_one = {0, 1, kNoRow};
+  const MatchOptions with_base{.has_base = true}, fills_only{.has_base = true, .makes_base = false}, models{};
+  const auto types = [&](std::vector<std::vector<int32_t>> row_of, const MatchOptions& options,
+                         const std::vector<MatchSource>& sources) {
+    return MatchedTypes({.rows = 3, .row_of = std::move(row_of)}, options, sources);
+  };
+  EXPECT_EQ(types({in_place, in_place}, with_base, {{bf16, 3}, {bf16, 5}}), (Types{{}, {}}));
+  EXPECT_EQ(types({in_place, turned}, with_base, {{bf16, 3}, {bf16, 3}}), (Types{{}, bf16}));
+  EXPECT_EQ(types({in_place, short_of_one}, with_base, {{bf16, 3}, {bf16, 2}}), (Types{{}, bf16}));  // the base's row
+  EXPECT_EQ(types({in_place, short_of_one}, with_base, {{DType::kF16, 3}, {bf16, 2}}), (Types{{}, DType::kF32}));
+  EXPECT_EQ(types({in_place, turned}, with_base, {{DType::kF16, 3}, {bf16, 3}}), (Types{{}, bf16}));
+  EXPECT_EQ(types({turned, turned}, fills_only, {{bf16, 3}, {bf16, 3}}), (Types{{}, bf16}));
+  // A mean of two: the third model's row, or the base's.
+  EXPECT_EQ(types({turned, turned, short_of_one}, models, {{bf16, 3}, {bf16, 3}, {bf16, 2}}),
+            (Types{bf16, bf16, DType::kF32}));
+  EXPECT_EQ(types({short_of_one, turned, turned}, with_base, {{bf16, 2}, {bf16, 3}, {bf16, 3}}),
+            (Types{DType::kF32, bf16, bf16}));
+  EXPECT_EQ(types({short_of_one, turned, turned}, fills_only, {{bf16, 2}, {bf16, 3}, {bf16, 3}}),
+            (Types{{}, bf16, bf16}));
+}
+
 }  // namespace
 }  // namespace df::merge
