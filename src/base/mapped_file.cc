@@ -115,7 +115,7 @@ Result<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   const int slot = Register(bytes, size);
   if (slot < 0) {
     munmap(data, size);
-    return ResourceExhausted("cannot map " + path + ": more than " + std::to_string(kMaxMappings) + " files are open");
+    return Unavailable("cannot map " + path + ": more than " + std::to_string(kMaxMappings) + " files are open");
   }
   return std::unique_ptr<MappedFile>(new MappedFile(path, identity, bytes, size, slot));
 }

@@ -26,7 +26,7 @@ class MappedFile {
  public:
   // Maps the whole of `path`. Only regular files: a FIFO, device or directory is refused without blocking.
   // The only errors are kNotFound, kCorrupt (a link to nothing), kFailedPrecondition (not a regular file), kIo,
-  // kInvalidArgument (a NUL in the name) and kResourceExhausted (too many mapped files).
+  // kInvalidArgument (a NUL in the name) and kUnavailable (too many mapped files).
   static Result<std::unique_ptr<MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

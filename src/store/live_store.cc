@@ -18,6 +18,11 @@ CacheOptions CacheOptionsFor(const LiveStoreOptions& options) {
   return cache;
 }
 
+// Of the readers: what is larger than any of them takes is a fault of the files, not want of room.
+Status OfReaders(const Status& refused) {
+  return refused.code() == StatusCode::kResourceExhausted ? Unsupported(refused.message()) : refused;
+}
+
 VariantStatus StatusOf(std::shared_ptr<const Variant> variant, const CacheEntryView& view, int64_t now_us) {
   VariantStatus status;
   status.variant = std::move(variant);
@@ -95,8 +100,13 @@ Result<LiveStore::Opened> LiveStore::Open(const std::string& name, const std::st
     how.parent_source = files_under.get();
   }
   Opened opened;
-  DF_ASSIGN_OR_RETURN(opened.source, OpenVariant(*base_.weights, directory, how));
-  DF_ASSIGN_OR_RETURN(opened.variant, DescribeVariant(*under, *opened.source, name, tokenizers_->Loader()));
+  auto source = OpenVariant(*base_.weights, directory, how);
+  if (!source.ok()) return OfReaders(source.status());
+  opened.source = *std::move(source);
+  Status no_room;
+  auto variant = DescribeVariant(*under, *opened.source, name, tokenizers_->Loader(no_room));
+  if (!variant.ok()) return no_room.ok() ? OfReaders(variant.status()) : variant.status();
+  opened.variant = *std::move(variant);
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, error);
   opened.given = !error && std::filesystem::exists(absolute, error) ? absolute.string() : directory;  // else a hub id

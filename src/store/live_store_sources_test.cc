@@ -259,6 +259,18 @@ TEST_F(LiveStoreTest, TakesWhatIsWatchedWhenTheReasonAgainstItHasPassed) {
   EXPECT_EQ(Warnings().find("taken"), Warnings().rfind("taken")) << Warnings();  // said once
 }
 
+TEST_F(LiveStoreTest, SaysThatFilesBeyondAReadersLimitsAreUnsupported) {
+  const auto store = Make({.budget_bytes = 1});
+  const std::string deep = std::string(100, '[') + std::string(100, ']');
+  for (const auto& [from, file] : {std::pair{"delta", "delta_config.json"}, std::pair{"adapter", "adapter_config.json"},
+                                   std::pair{"adapter", "tokenizer_config.json"}}) {
+    const std::string directory = CopyOf(from, std::string("deep-") + file);
+    testing::WriteText(directory + "/" + file, deep);
+    ExpectRefusal(store->Register("deep", directory, {}), StatusCode::kUnsupported, {"nested deeper"});
+  }
+  ExpectRefusal(store->Register("large", Path("delta"), {}), StatusCode::kResourceExhausted, {"--variant-bytes"});
+}
+
 TEST_F(LiveStoreTest, FollowsAWatchedDirectory) {
   const std::string watched = Path("watched");
   fs::create_directories(watched);

@@ -19,7 +19,8 @@ std::shared_ptr<const Tokenizer> SharedTokenizers::FindOrNull(const Tokenizer::F
 }
 
 Result<std::shared_ptr<const Tokenizer>> SharedTokenizers::Load(const std::string& path,
-                                                                const std::shared_ptr<const Tokenizer>& known) {
+                                                                const std::shared_ptr<const Tokenizer>& known,
+                                                                Status& no_room) {
   bool is_known = false;
   const auto find = [&](const Tokenizer::FileDigest& digest) {
     auto found = known != nullptr && known->file_digest() == digest ? known : FindOrNull(digest);
@@ -28,8 +29,9 @@ Result<std::shared_ptr<const Tokenizer>> SharedTokenizers::Load(const std::strin
   };
   DF_ASSIGN_OR_RETURN(std::shared_ptr<const Tokenizer> tokenizer, Tokenizer::LoadOrFind(path, find));
   if (is_known) return tokenizer;
-  DF_ASSIGN_OR_RETURN(std::shared_ptr<void> charge, charge_(tokenizer->memory_bytes()));
-  auto charged = std::make_shared<Charged>(Charged{.charge = std::move(charge), .tokenizer = std::move(tokenizer)});
+  Result<std::shared_ptr<void>> charge = charge_(tokenizer->memory_bytes());
+  if (!charge.ok()) return no_room = charge.status();
+  auto charged = std::make_shared<Charged>(Charged{.charge = *std::move(charge), .tokenizer = std::move(tokenizer)});
   const Tokenizer* handle = charged->tokenizer.get();
   std::shared_ptr<const Tokenizer> shared(std::move(charged), handle);
   std::shared_ptr<const Tokenizer> other;  // somebody was faster: his is taken, and this one ends without the lock
@@ -42,9 +44,9 @@ Result<std::shared_ptr<const Tokenizer>> SharedTokenizers::Load(const std::strin
   return shared;
 }
 
-TokenizerLoader SharedTokenizers::Loader() {
-  return [self = shared_from_this()](const std::string& path, const std::shared_ptr<const Tokenizer>& known) {
-    return self->Load(path, known);
+TokenizerLoader SharedTokenizers::Loader(Status& no_room) {
+  return [self = shared_from_this(), &no_room](const std::string& path, const std::shared_ptr<const Tokenizer>& known) {
+    return self->Load(path, known, no_room);
   };
 }
 

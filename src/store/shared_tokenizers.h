@@ -22,10 +22,12 @@ class SharedTokenizers : public std::enable_shared_from_this<SharedTokenizers> {
   explicit SharedTokenizers(Charge charge) : charge_(std::move(charge)) {}
 
   // The one that somebody has, or `known` (the base's, which is not counted; may be null), when it was read from the
-  // same bytes; else it is read and counted. The only errors are those of Tokenizer::Load and of the charge.
-  Result<std::shared_ptr<const Tokenizer>> Load(const std::string& path, const std::shared_ptr<const Tokenizer>& known);
-  // Load, for as long as this lives.
-  TokenizerLoader Loader();
+  // same bytes; else it is read and counted. The only errors are those of Tokenizer::Load and of the charge,
+  // which `no_room` gets as well: it is none of the file's.
+  Result<std::shared_ptr<const Tokenizer>> Load(const std::string& path, const std::shared_ptr<const Tokenizer>& known,
+                                                Status& no_room);
+  // Load, for as long as this and `no_room` live.
+  TokenizerLoader Loader(Status& no_room);
 
  private:
   std::shared_ptr<const Tokenizer> FindOrNull(const Tokenizer::FileDigest& digest);

@@ -85,7 +85,8 @@ class VariantStore {
   // as that takes, holds nobody else up. Weights are loaded on demand, at once when pinned. The only errors are
   // kInvalidArgument (bad name), kFailedPrecondition (taken, another base, parent unknown or no 1-bit variant, a
   // full model), kNotFound (no such directory or file), kUnavailable (expected_generation does not hold: see
-  // IsGenerationMismatch), kResourceExhausted (can never fit the budget), and those of the readers.
+  // IsGenerationMismatch), kResourceExhausted (can never fit the budget), and those of the readers,
+  // whose own limits are kUnsupported here.
   virtual Result<std::shared_ptr<const Variant>> Register(const std::string& name, const std::string& directory,
                                                           const RegisterOptions& options) = 0;
   // New requests do not find it any more; running ones end on it, then its memory goes. kNotFound,
