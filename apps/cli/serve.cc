@@ -329,7 +329,7 @@ Status Serve(ServeOptions options) {
   RestoreHooks hooks = {.gives_up = [&signals] { return EndWanted(signals); }};
   if (root) hooks.resolve = [&root](const std::string& directory) { return root->Resolve(directory); };
   if (!family.store->RestoreAndWatch(hooks)) {
-    logger.info("stopped while the state file was restored");
+    logger.info("stopped while the variants of before were restored");
     return Status::Ok();
   }
   ServerMetrics metrics(family.store->base_name());

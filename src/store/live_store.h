@@ -71,8 +71,8 @@ class LiveStore final : public VariantStore {
   // budget, pinned ones first, then in the order given; waits for the loads. Any failure is the start's, with its name.
   // A pinned name may also come from the state file or the watched directory, where there is one: Ready waits for it.
   Status AddGiven(const std::vector<GivenVariant>& given, const std::vector<std::string>& pinned);
-  // Registers what the state file holds (what cannot be is a warning, and stays in the file), then begins to watch.
-  // False when it was given up.
+  // Registers what the pool and the state file hold (what cannot be is a warning, and stays there), then begins to
+  // watch. False when it was given up.
   bool RestoreAndWatch(const RestoreHooks& hooks = {});
   // Loads keep to their rate while it says yes. As ResidentSet::SetBusyProbe.
   void SetBusyProbe(std::function<bool()> is_busy) { set_->SetBusyProbe(std::move(is_busy)); }
@@ -116,7 +116,7 @@ class LiveStore final : public VariantStore {
   Status MoveNames(const AdapterSlots::Placed& placed, const std::string& name, const RegisterOptions& options,
                    std::vector<PooledName>& moved);
   void PutBack(const std::vector<PooledName>& moved);  // the last one first
-  void RestorePool();
+  bool RestorePool(const RestoreHooks& hooks);
   void WarnOfDamage();
   Result<std::shared_ptr<const Variant>> RegisterFrom(Origin origin, const std::string& name,
                                                       const std::string& directory, const RegisterOptions& options);

@@ -129,14 +129,16 @@ void LiveStore::WarnOfDamage() {
   }
 }
 
-void LiveStore::RestorePool() {
-  if (slots_ == nullptr) return;
+bool LiveStore::RestorePool(const RestoreHooks& hooks) {
+  if (slots_ == nullptr) return true;
   WarnOfDamage();
   for (const auto& [name, kept] : slots_->Directories()) {
+    if (hooks.gives_up && hooks.gives_up()) return false;
     const std::string& root = kept.root.empty() ? kept.directory : kept.root;
     const auto restored = RegisterFrom(Origin::kPooled, name, kept.directory, {.root = root, .replace = true});
     if (!restored.ok()) Warn("not restored, stays in the adapter pool: " + restored.status().message());
   }
+  return true;
 }
 
 }  // namespace df

@@ -136,6 +136,21 @@ TEST_F(LiveStorePoolTest, ADamagedSlotIsToldOfAndAllElseIsServed) {
   }
 }
 
+TEST_F(LiveStorePoolTest, ARestoreEndsWhenItIsGivenUp) {
+  {
+    const auto store = Pooled(UINT64_MAX, 2 * kOne);
+    ValueOrDie(store->Register("a", Made(11), {}));
+    ValueOrDie(store->Register("b", Made(12), {}));
+  }
+  const auto store =
+      Make({.state_file = Path("state"), .pool = PoolSettings{.budget_bytes = 2 * kOne}, .pool_directory = PoolPath()});
+  int n_asked = 0;
+  EXPECT_FALSE(store->RestoreAndWatch({.gives_up = [&n_asked] { return ++n_asked == 2; }}));
+  EXPECT_EQ(n_asked, 2);
+  EXPECT_NE(store->FindOrNull("a"), nullptr);
+  EXPECT_EQ(store->FindOrNull("b"), nullptr);
+}
+
 TEST_F(LiveStorePoolTest, ARestartKeepsWhatWasGivenAsTheRoot) {
   std::string before;
   {

@@ -156,7 +156,7 @@ Status LiveStore::LoadGiven(const std::vector<std::shared_ptr<const Variant>>& v
 }
 
 bool LiveStore::RestoreAndWatch(const RestoreHooks& hooks) {
-  RestorePool();
+  if (!RestorePool(hooks)) return false;
   if (state_ != nullptr && !Restore(state_->state(), hooks)) return false;
   if (options_.variant_dir.empty()) {
     has_looked_ = true;
