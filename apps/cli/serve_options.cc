@@ -77,7 +77,7 @@ void AddStoreOptions(const Command& command, ServeOptions& options) {
       .ShowDefault();
   command
       .Option("--variant-dir", options.variant_dir,
-              "Directory whose sub-directories are variants; they come and go with them")
+              "Directory whose sub-directories are variants; they come and go with them. Links may not lead out of it")
       .Env("DELTAFOLD_VARIANT_DIR");
   command
       .Option("--state-file", options.state_file,

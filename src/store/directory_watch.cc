@@ -33,13 +33,14 @@ uint64_t StampOf(const std::string& path) {
   return Mix(stamp, static_cast<uint64_t>(info.st_mtim.tv_nsec));
 }
 
-// Of a directory, links followed, with the files in it and one level further down; kNoVariant when it holds none (yet),
-// nothing when that cannot be told now.
-constexpr uint64_t kNoVariant = 0;
-std::optional<uint64_t> StampOfVariant(const std::string& directory) {
-  const Result<DirectoryKind> kind = KindOfDirectory(directory);
-  if (!kind.ok()) return std::nullopt;
-  if (*kind != DirectoryKind::kDelta && *kind != DirectoryKind::kAdapter) return kNoVariant;
+// Of a directory, links followed, with the files in it and one level further down. An error says why there is none:
+// kNotFound that it holds no variant (yet), any other that it cannot be told now.
+Result<uint64_t> StampOfVariant(const std::string& directory) {
+  DF_ASSIGN_OR_RETURN(const DirectoryKind kind, KindOfDirectory(directory));
+  if (kind == DirectoryKind::kModel) {
+    return NotFound("a full model, not a variant: make a delta of it first (deltafold compress)");
+  }
+  if (kind == DirectoryKind::kNothing) return NotFound("neither delta_config.json nor adapter_config.json is there");
   std::vector<std::string> paths;
   std::error_code error;
   for (auto at = fs::recursive_directory_iterator(directory, error);
@@ -47,43 +48,66 @@ std::optional<uint64_t> StampOfVariant(const std::string& directory) {
     if (at.depth() >= 1) at.disable_recursion_pending();
     paths.push_back(at->path().string());
   }
-  if (error) return std::nullopt;
+  if (error) return IoError("it cannot be listed", error.value());
   std::sort(paths.begin(), paths.end());
   uint64_t stamp = StampOf(directory);
   for (const std::string& path : paths) {
     for (const char c : path) stamp = Mix(stamp, static_cast<unsigned char>(c));
     stamp = Mix(stamp, StampOf(path));
   }
-  return stamp | 1;  // kNoVariant is taken
-}
-
-// Whether an error says that nothing is there.
-bool IsAbsence(const std::error_code& error) {
-  return !error || error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  return stamp;
 }
 
 }  // namespace
 
-// By name, of all that may be variants: those of which nothing can be told are there without a stamp.
-Result<std::map<std::string, std::optional<uint64_t>>> DirectoryWatch::Stamps() const {
+Result<DirectoryWatch::Entries> DirectoryWatch::ListEntries() const {
   std::error_code error;
   fs::directory_iterator entries(directory_, error);
-  std::map<std::string, std::optional<uint64_t>> found;
+  Entries found;
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
     if (name.starts_with(".")) continue;
+    const std::string path = directory_ + "/" + name;
     std::error_code hidden;
     const bool is_directory = entries->is_directory(hidden);
-    if (!is_directory && IsAbsence(hidden)) continue;
-    const std::optional<uint64_t> stamp = is_directory ? StampOfVariant(directory_ + "/" + name) : std::nullopt;
-    if (stamp != kNoVariant) found.emplace(name, stamp);
+    const bool is_absent = hidden == std::errc::no_such_file_or_directory || hidden == std::errc::not_a_directory;
+    std::string why;
+    if (is_directory) {
+      const Result<uint64_t> stamp = StampOfVariant(path);
+      if (stamp.ok()) {
+        found.variants.emplace(name, *stamp);
+        continue;
+      }
+      why = stamp.status().message();
+      if (stamp.status().code() != StatusCode::kNotFound) found.variants.emplace(name, std::nullopt);
+    } else if (hidden && !is_absent) {
+      why = "it cannot be looked at: " + hidden.message();
+      found.variants.emplace(name, std::nullopt);
+    } else {
+      why = hidden ? "a link to nothing" : "a file, not a directory";
+    }
+    found.unused.emplace(name, Unused{.why = std::move(why), .stamp = StampOf(path)});
   }
   if (error) return IoError("cannot read directory " + directory_, error.value());
   return found;
 }
 
+void DirectoryWatch::CountUnused(std::map<std::string, Unused> found) {
+  std::vector<WatchedMisfit> misfits;
+  for (auto& [name, now] : found) {
+    const auto before = unused_.find(name);
+    const bool is_same = before != unused_.end() && before->second.why == now.why && before->second.stamp == now.stamp;
+    now.n_looks = is_same ? before->second.n_looks + 1 : 1;
+    if (now.n_looks == kLooksToTell) misfits.push_back({directory_ + "/" + name, now.why});
+  }
+  unused_.swap(found);
+  misfits_.swap(misfits);
+}
+
 Result<std::vector<WatchedChange>> DirectoryWatch::Look() {
-  DF_ASSIGN_OR_RETURN(const auto found, Stamps());
+  misfits_.clear();
+  DF_ASSIGN_OR_RETURN(Entries entries, ListEntries());
+  const auto& found = entries.variants;
   SeenMap seen_now = seen_;
   std::vector<WatchedChange> changes;
   for (auto at = seen_now.begin(); at != seen_now.end();) {
@@ -106,6 +130,7 @@ Result<std::vector<WatchedChange>> DirectoryWatch::Look() {
     seen.reported = *stamp;
     changes.push_back({kind, name, directory_ + "/" + name});
   }
+  CountUnused(std::move(entries.unused));
   seen_.swap(seen_now);
   return changes;
 }

@@ -20,6 +20,12 @@ struct WatchedChange {
   std::string directory;  // DIR/name
 };
 
+// What stands there and is no variant that could be taken.
+struct WatchedMisfit {
+  std::string directory;  // DIR/name
+  std::string why;
+};
+
 // Thread-compatible.
 class DirectoryWatch {
  public:
@@ -33,6 +39,11 @@ class DirectoryWatch {
   // looked at. kIo, and any exception: nothing has changed then.
   Result<std::vector<WatchedChange>> Look();
 
+  // What has stood there unused and unchanged for kLooksToTell looks by the last one: each once, and again when it or
+  // the reason changes. Longer than it takes to copy a variant, whose configuration may come last.
+  const std::vector<WatchedMisfit>& misfits() const { return misfits_; }
+  static constexpr uint64_t kLooksToTell = 10;
+
  private:
   struct Seen {
     uint64_t stamp = 0;     // of the last look
@@ -41,10 +52,23 @@ class DirectoryWatch {
   };
   using SeenMap = std::map<std::string, Seen>;
 
-  Result<std::map<std::string, std::optional<uint64_t>>> Stamps() const;
+  struct Unused {
+    std::string why;
+    uint64_t stamp = 0;
+    uint64_t n_looks = 0;  // that found it so
+  };
+  struct Entries {
+    std::map<std::string, std::optional<uint64_t>> variants;  // without a stamp where it cannot be told now
+    std::map<std::string, Unused> unused;
+  };
+
+  Result<Entries> ListEntries() const;
+  void CountUnused(std::map<std::string, Unused> found);
 
   const std::string directory_;
   SeenMap seen_;
+  std::map<std::string, Unused> unused_;
+  std::vector<WatchedMisfit> misfits_;
 };
 
 }  // namespace df

@@ -125,6 +125,43 @@ TEST_F(DirectoryWatchTest, WhatCannotBeLookedAtIsNotGone) {
   EXPECT_EQ(Look(), Only("-a"));
 }
 
+TEST_F(DirectoryWatchTest, TellsOnceOfWhatStandsThereUnused) {
+  fs::create_directories(directory_ / "model");
+  testing::WriteText(directory_ / "model/config.json", "{}");
+  fs::create_directories(directory_ / "empty");
+  testing::WriteText(directory_ / "notes", "of the operator");
+  fs::create_symlink("nowhere", directory_ / "dangling");
+  fs::create_directory_symlink("circle", directory_ / "circle");
+  WriteVariant("taken", "{}");
+  testing::WriteText(directory_ / ".hidden", "");
+  std::map<std::string, std::string> told;
+  const auto look = [&](uint64_t n) {
+    for (uint64_t i = 0; i < n; ++i) {
+      ValueOrDie(watch_.Look());
+      for (const WatchedMisfit& one : watch_.misfits()) {
+        EXPECT_TRUE(told.emplace(fs::path(one.directory).filename().string(), one.why).second) << one.directory;
+      }
+    }
+  };
+  look(DirectoryWatch::kLooksToTell - 1);
+  EXPECT_TRUE(told.empty());
+  look(3 * DirectoryWatch::kLooksToTell);
+  const std::map<std::string, std::string> reasons = {{"model", "full model"},
+                                                      {"empty", "delta_config.json"},
+                                                      {"notes", "not a directory"},
+                                                      {"dangling", "link to nothing"},
+                                                      {"circle", "cannot be looked at"}};
+  ASSERT_EQ(told.size(), reasons.size());
+  for (const auto& [name, why] : reasons)
+    EXPECT_NE(told[name].find(why), std::string::npos) << name << ": " << told[name];
+  // A change is news, of that one alone.
+  told.clear();
+  testing::WriteText(directory_ / "empty/half", "written");
+  look(2 * DirectoryWatch::kLooksToTell);
+  EXPECT_EQ(told.size(), 1U);
+  EXPECT_TRUE(told.contains("empty"));
+}
+
 TEST_F(DirectoryWatchTest, ChangesNothingWhenTheDirectoryCannotBeRead) {
   DirectoryWatch absent(directory_ / "absent");
   EXPECT_EQ(testing::StatusOf(absent.Look()).code(), StatusCode::kIo);

@@ -155,6 +155,7 @@ class LiveStore final : public VariantStore {
   };
   void WatchLoop();
   void LookOnce(Watching& watching);
+  Result<std::string> ConfinedPlace(const std::string& directory) const;
   Status Follow(const WatchedChange& change, std::map<std::string, std::string>& ours);
   void Warn(const std::string& text) const;
 

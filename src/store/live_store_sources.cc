@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/quiet_thread.h"
+#include "store/confinement.h"
 #include "store/live_store.h"
 
 namespace df {
@@ -221,6 +222,7 @@ void LiveStore::LookOnce(Watching& watching) {
   watching.said = failure;
   if (changes.ok()) {
     for (const WatchedChange& change : *changes) watching.open[change.name] = {.change = change};
+    for (const WatchedMisfit& one : watching.directory.misfits()) Warn(one.directory + " is left out: " + one.why);
   }
   ++watching.n_looks;
   for (auto at = watching.open.begin(); at != watching.open.end();) {
@@ -237,6 +239,15 @@ void LiveStore::LookOnce(Watching& watching) {
     at = MayPass(followed) ? std::next(at) : watching.open.erase(at);
   }
   if (watching.n_looks >= kLooksToKnow) has_looked_ = true;
+}
+
+// Of `directory` in the watched one: links may lead about in it, as volumes of Kubernetes are laid out, not out of it.
+Result<std::string> LiveStore::ConfinedPlace(const std::string& directory) const {
+  const std::optional<std::string> root = CanonicalPlace(options_.variant_dir), place = CanonicalPlace(directory);
+  if (!root || !place) return Unavailable(directory + " cannot be found now");
+  DF_RETURN_IF_ERROR(
+      CheckConfined(*place, {.root = *root, .root_name = "the directory of --variant-dir", .what = directory}));
+  return *place;
 }
 
 // A name that somebody else gave, or took over meanwhile, is left alone.
@@ -256,7 +267,8 @@ Status LiveStore::Follow(const WatchedChange& change, std::map<std::string, std:
   if (taken != nullptr && !is_ours) {
     return FailedPrecondition(change.directory + ": the name is taken by another variant");
   }
-  const auto registered = RegisterFrom(Origin::kWatched, change.name, change.directory,
+  DF_ASSIGN_OR_RETURN(const std::string directory, ConfinedPlace(change.directory));
+  const auto registered = RegisterFrom(Origin::kWatched, change.name, directory,
                                        {.root = change.directory,
                                         .parent = {},
                                         .replace = is_ours,

@@ -259,6 +259,31 @@ TEST_F(LiveStoreTest, TakesWhatIsWatchedWhenTheReasonAgainstItHasPassed) {
   EXPECT_EQ(Warnings().find("taken"), Warnings().rfind("taken")) << Warnings();  // said once
 }
 
+TEST_F(LiveStoreTest, TakesNothingFromOutsideTheWatchedDirectory) {
+  const std::string watched = Path("watched-confined");
+  fs::create_directories(watched);
+  fs::create_directory_symlink(Path("adapter"), watched + "/outside");
+  CopyOf("adapter", "watched-confined/with-link");
+  testing::WriteText(Path("elsewhere.jinja"), "{{ messages }}");
+  fs::remove(watched + "/with-link/chat_template.jinja");
+  fs::create_symlink(Path("elsewhere.jinja"), watched + "/with-link/chat_template.jinja");
+  CopyOf("adapter", "watched-confined/.v1");
+  fs::create_directory_symlink(".v1", watched + "/latest");
+  fs::create_directories(watched + "/unused");
+  const auto store = Make({.variant_dir = watched});
+  store->RestoreAndWatch();
+  ASSERT_TRUE(Eventually([&] { return store->FindOrNull("latest") != nullptr; }));
+  ASSERT_TRUE(Eventually([&] { return Warnings().find("/unused is left out: ") != std::string::npos; }));
+  for (const std::string name : {"outside", "with-link"}) {
+    EXPECT_EQ(store->FindOrNull(name), nullptr);
+    const std::string said = watched + "/" + name + " leads out of the directory of --variant-dir";
+    EXPECT_NE(Warnings().find(said), std::string::npos) << Warnings();
+    EXPECT_EQ(Warnings().find(said), Warnings().rfind(said)) << Warnings();
+  }
+  fs::remove(watched + "/with-link/chat_template.jinja");
+  EXPECT_TRUE(Eventually([&] { return store->FindOrNull("with-link") != nullptr; }));
+}
+
 TEST_F(LiveStoreTest, SaysThatFilesBeyondAReadersLimitsAreUnsupported) {
   const auto store = Make({.budget_bytes = 1});
   const std::string deep = std::string(100, '[') + std::string(100, ']');
