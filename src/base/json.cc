@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/atomic_file.h"
@@ -15,6 +16,14 @@ namespace {
 class StrictBuilder final : public nlohmann::json_sax<Json> {
  public:
   explicit StrictBuilder(const JsonLimits& limits) : limits_(limits) {}
+  ~StrictBuilder() override {
+    for (Frame& frame : frames_) {
+      Dismantle(frame.value);
+      for (auto& [key, value] : frame.members) Dismantle(value);
+    }
+  }
+  StrictBuilder(const StrictBuilder&) = delete;
+  StrictBuilder& operator=(const StrictBuilder&) = delete;
 
   bool null() override { return Count() && Put(nullptr); }
   bool boolean(bool value) override { return Count() && Put(value); }
@@ -45,11 +54,13 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
   }
 
   Status status() const { return status_; }
-  Json Take() { return std::move(root_); }
+  Json Take() { return std::move(root_.value); }
 
  private:
   struct Frame {
     Json value;
+    // Of an object, until all are known: the library's own list copies them whenever it grows.
+    std::vector<std::pair<std::string, Json>> members;
     std::string key;
     std::unordered_set<std::string> keys;
   };
@@ -63,14 +74,14 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     if (++n_items_ <= limits_.max_items) return true;
     return Fail(ResourceExhausted("JSON of more than " + std::to_string(limits_.max_items) + " keys and values"));
   }
-  bool Put(Json value) {
+  // Takes `value` away when it has got the memory for it.
+  bool Put(Json&& value) {
     if (frames_.empty()) {
-      root_ = std::move(value);
+      root_.value = std::move(value);
     } else if (Frame& top = frames_.back(); top.value.is_array()) {
       top.value.push_back(std::move(value));
     } else {
-      // ordered_json's operator[] searches linearly: 100 000 tensors would take 10^10 steps. Keys are known to be new.
-      top.value.get_ref<Json::object_t&>().Container::emplace_back(std::move(top.key), std::move(value));
+      top.members.emplace_back(std::move(top.key), std::move(value));
     }
     return true;
   }
@@ -79,19 +90,26 @@ class StrictBuilder final : public nlohmann::json_sax<Json> {
     if (frames_.size() >= limits_.max_depth) {
       return Fail(ResourceExhausted("JSON nested deeper than " + std::to_string(limits_.max_depth) + " levels"));
     }
-    frames_.push_back({std::move(value), {}, {}});
+    frames_.push_back({std::move(value), {}, {}, {}});
     return true;
   }
   bool Close() {
-    Json value = std::move(frames_.back().value);
+    Frame& top = frames_.back();
+    if (top.value.is_object()) {
+      // ordered_json's operator[] searches linearly: 100 000 tensors would take 10^10 steps. Keys are known to be new.
+      auto& object = top.value.get_ref<Json::object_t&>();
+      object.reserve(top.members.size());
+      for (auto& [key, value] : top.members) object.Container::emplace_back(std::move(key), std::move(value));
+    }
+    HeldJson held{std::move(top.value)};
     frames_.pop_back();
-    return Put(std::move(value));
+    return Put(std::move(held.value));
   }
 
   const JsonLimits limits_;
   size_t n_items_ = 0;
   Status status_;
-  Json root_;
+  HeldJson root_;
   std::vector<Frame> frames_;
 };
 
@@ -119,6 +137,16 @@ Result<double> ToNumber(std::string_view key, const Json& value) {
 }
 
 }  // namespace
+
+void Dismantle(Json& value) noexcept {
+  if (auto* items = value.get_ptr<Json::array_t*>()) {
+    for (Json& item : *items) Dismantle(item);
+    items->clear();
+  } else if (auto* members = value.get_ptr<Json::object_t*>()) {
+    for (auto& [key, member] : *members) Dismantle(member);
+    members->clear();
+  }
+}
 
 Result<Json> ParseJson(std::string_view text, JsonLimits limits) {
   if (text.size() > limits.max_bytes) {

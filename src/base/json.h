@@ -20,8 +20,18 @@ struct JsonLimits {
   size_t max_items = SIZE_MAX;
 };
 
-// The only errors are kCorrupt (not JSON; the message has the byte position) and kResourceExhausted (too deep, too
-// big, too many items).
+// Empties arrays and objects from the inside out, by a stack as deep as the value. The library's own destructor takes
+// memory for every element, and ends the process where it is refused; of what is empty it takes none.
+void Dismantle(Json& value) noexcept;
+
+// A value that ends so: for what strangers send.
+struct HeldJson {
+  Json value = {};
+  ~HeldJson() { Dismantle(value); }
+};
+
+// Where memory is refused std::bad_alloc passes through, and nothing is left. The only errors are kCorrupt (not JSON;
+// the message has the byte position) and kResourceExhausted (too deep, too big, too many items).
 Result<Json> ParseJson(std::string_view text, JsonLimits limits = {});
 Result<Json> ReadJsonFile(const std::string& path, JsonLimits limits = {});
 

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <new>
+
+#include "testing/process_memory.h"
+
 namespace df {
 namespace {
 
@@ -43,6 +48,56 @@ TEST(ParseJson, RefusesMoreKeysAndValuesThanAllowed) {
     EXPECT_EQ(parsed.status().code(), StatusCode::kResourceExhausted);
     EXPECT_NE(parsed.status().message().find("more than 4 keys and values"), std::string::npos);
   }
+}
+
+constexpr JsonLimits kUnlimited = {.max_bytes = SIZE_MAX};
+
+// Small parts, so that nothing is left for a large one when they have taken all memory.
+std::string ManySmallParts(const std::string& open, const std::string& before_each, const std::string& close) {
+  std::string part = "[0";
+  for (int i = 0; i < 999; ++i) part += ",0";
+  std::string text = open;
+  for (int i = 0; i < 10'000; ++i) {
+    text += i == 0 ? "" : ",";
+    if (!before_each.empty()) text += "\"" + before_each + std::to_string(i) + "\":";
+    text += part + "]";
+  }
+  return text + close;
+}
+
+[[noreturn]] void ExitHavingParsedWithoutMemory(const std::string& text) {
+  if (!testing::LimitAddressSpace(size_t{48} << 20)) std::_Exit(99);
+  try {
+    static_cast<void>(ParseJson(text, kUnlimited));
+  } catch (const std::bad_alloc&) {
+    std::_Exit(42);
+  }
+  std::_Exit(1);
+}
+
+TEST(ParseJson, LeavesNothingWhereMemoryIsRefused) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer needs address space of its own";
+  for (const std::string& text :
+       {ManySmallParts("[", "", "]"), ManySmallParts("{", "k", "}"), ManySmallParts("[[[{\"a\":[", "", "]}]]]")}) {
+    EXPECT_EXIT(ExitHavingParsedWithoutMemory(text), ::testing::ExitedWithCode(42), "");
+  }
+}
+
+[[noreturn]] void ExitHavingEndedAValueWithoutMemory(const std::string& text) {
+  {
+    HeldJson held{*ParseJson(text, kUnlimited)};
+    if (!testing::LimitAddressSpace(0)) std::_Exit(99);
+    for (size_t bytes = size_t{1} << 20; bytes >= 16; bytes /= 2) {  // takes what the heap has left
+      for (void* volatile taken = &bytes; taken != nullptr;) taken = std::malloc(bytes);
+    }
+  }
+  std::_Exit(42);
+}
+
+TEST(HeldJson, EndsWhereThereIsNoMemory) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer needs address space of its own";
+  EXPECT_EXIT(ExitHavingEndedAValueWithoutMemory("[[1,2,[3,{\"a\":[4,5]}]],{\"b\":[[],{}]},\"c\"]"),
+              ::testing::ExitedWithCode(42), "");
 }
 
 TEST(JsonReaders, NeverConvertSilently) {

@@ -163,9 +163,10 @@ bool IsEmptyPrompt(const std::variant<std::string, std::vector<int32_t>>& prompt
 std::optional<ApiError> ParseBody(std::string_view body, Json& root) {
   Result<Json> parsed = ParseJson(body, {.max_items = kMaxJsonItems});
   if (!parsed.ok()) return ApiError{.message = parsed.status().message(), .param = "", .code = "invalid_json"};
-  if (!parsed->is_object())
+  HeldJson held{*std::move(parsed)};
+  if (!held.value.is_object())
     return ApiError{.message = "the body must be a JSON object", .param = "", .code = "invalid_json"};
-  root = std::move(*parsed);
+  root = std::move(held.value);
   return std::nullopt;
 }
 
@@ -196,15 +197,15 @@ std::optional<ApiError> ReadCompletionRequest(const Json& root, CompletionReques
 }
 
 std::optional<ApiError> ParseChatRequest(std::string body, ChatRequest& request) {
-  Json root;
-  DF_RETURN_IF_FIELD_ERROR(ParseBody(std::exchange(body, {}), root));
-  return ReadChatRequest(root, request);
+  HeldJson root;
+  DF_RETURN_IF_FIELD_ERROR(ParseBody(std::exchange(body, {}), root.value));
+  return ReadChatRequest(root.value, request);
 }
 
 std::optional<ApiError> ParseCompletionRequest(std::string body, CompletionRequest& request) {
-  Json root;
-  DF_RETURN_IF_FIELD_ERROR(ParseBody(std::exchange(body, {}), root));
-  return ReadCompletionRequest(root, request);
+  HeldJson root;
+  DF_RETURN_IF_FIELD_ERROR(ParseBody(std::exchange(body, {}), root.value));
+  return ReadCompletionRequest(root.value, request);
 }
 
 }  // namespace df::server
