@@ -48,7 +48,8 @@ struct CompressEstimate {
 
 // Reads of every matrix as much as it takes to see that it changed (all of it where it did not), the vocabulary's
 // weights in full, and encodes a sample of at most 32 MB of the largest matrix by every code. Seconds are those of the
-// sample for each element, so that they hold for the medium it came from. With a `text` a smaller sample is fitted to
+// sample for each element: of reading it for the first time, so that they hold for the medium it came from, and of CPU
+// time, so that other processes do not count. With a `text` a smaller sample is fitted to
 // made-up inputs too; from it follow, by the numbers of multiplications, the fits of all codes and the passes of the
 // text through both models. The fingerprint of a base that is not remembered and writing are not among the seconds.
 // Errors are those of Compress before it writes.

@@ -1,6 +1,11 @@
 #include "codec/estimate.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
 
 #include "base/rng.h"
 #include "testing/made_checkpoint.h"
@@ -105,6 +110,32 @@ TEST_F(EstimateTest, FittingTakesTimeThatGrowsWithTheTextAndTheCode) {
   const CompressEstimate all = Estimate(planes, small);
   EXPECT_GT(all.asked.seconds, Estimate(exact, small).asked.seconds) << "codes that take no inputs need no text";
   EXPECT_GT(Estimate(chosen, small).asked.seconds, Estimate(chosen).asked.seconds);
+}
+
+TEST_F(EstimateTest, TimeDoesNotCountWhatOthersDoMeanwhile) {
+  const MadeModel base{.d_model = 512, .d_ff = 512, .n_layers = 1, .vocab = 32};
+  MadeModel changed = base;
+  changed.change = 0.1;
+  Write(base, changed);
+  const FittingText text{.n_tokens = 1000};
+  const double alone_s = Estimate({.matrices = CodeOf("rank1")}, text).asked.seconds;
+  std::vector<pid_t> others;
+  for (size_t i = 0; i < 4 * UsableCpus(); ++i) {
+    const pid_t other = fork();
+    ASSERT_GE(other, 0);
+    if (other == 0) {
+      alarm(60);
+      for (;;) asm volatile("");
+    }
+    others.push_back(other);
+  }
+  const double beside_s = Estimate({.matrices = CodeOf("rank1")}, text).asked.seconds;
+  for (const pid_t other : others) {
+    kill(other, SIGKILL);
+    waitpid(other, nullptr, 0);
+  }
+  // A fifth of the CPUs was left: by the clock it took five times as long. Caches are shared.
+  EXPECT_LT(beside_s, 2.5 * alone_s);
 }
 
 TEST_F(EstimateTest, WhatTheWeightsDecideIsWithinItsBound) {
