@@ -2,12 +2,14 @@
 #include <cstdio>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <vector>
 
 #include "cli/command.h"
 #include "cli/nearest.h"
+#include "cli/table.h"
 #include "kernels/target.h"
 
 namespace df::cli {
@@ -73,7 +75,9 @@ int WithOutputChecked(int exit_code) {
 
 int Report(std::string_view command, const Status& status) {
   if (status.ok()) return 0;
-  std::cerr << "deltafold " << command << ": " << status.message() << "\n";
+  std::cerr << "deltafold " << command << ": ";
+  std::istringstream lines(status.message());  // several where a command's output is repeated
+  for (std::string line; std::getline(lines, line);) std::cerr << Printable(line) << "\n";
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
 }
 

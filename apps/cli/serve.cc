@@ -12,6 +12,7 @@
 
 #include "base/atomic_file.h"
 #include "base/heap.h"
+#include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/model_argument.h"
 #include "cli/serve_options.h"
@@ -50,12 +51,22 @@ bool EndWanted(const sigset_t& signals) {
   return sigtimedwait(&signals, nullptr, &kNow) > 0;
 }
 
+// Whatever a line repeats of requests and files, a terminal does not obey it.
+class EscapingSink final : public spdlog::sinks::stderr_color_sink_mt {
+ public:
+  void log(const spdlog::details::log_msg& line) override {
+    const std::string text = Escaped({line.payload.data(), line.payload.size()});
+    spdlog::details::log_msg escaped = line;
+    escaped.payload = text;
+    spdlog::sinks::stderr_color_sink_mt::log(escaped);
+  }
+};
+
 // The I/O thread must not wait for a slow terminal: a thread writes, and the oldest lines go when it cannot keep up.
 struct Log {
   explicit Log(const std::string& level)
       : writer(std::make_shared<spdlog::details::thread_pool>(kQueuedLines, 1, [] { BlockEndingSignals(); })),
-        logger(std::make_shared<spdlog::async_logger>("deltafold",
-                                                      std::make_shared<spdlog::sinks::stderr_color_sink_mt>(), writer,
+        logger(std::make_shared<spdlog::async_logger>("deltafold", std::make_shared<EscapingSink>(), writer,
                                                       spdlog::async_overflow_policy::overrun_oldest)) {
     logger->set_level(spdlog::level::from_str(level));
     logger->flush_on(spdlog::level::info);
@@ -138,7 +149,7 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   }
   LiveStoreOptions store_options = StoreOptionsFor(options, AvailableMemoryBytes());
   store_options.readers = context.readers;  // the engine has as many threads
-  store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", Printable(line)); };
+  store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", line); };
   DF_ASSIGN_OR_RETURN(family.store, FromFiles(LiveStore::Create(family.base, std::move(store_options))));
   std::vector<GivenVariant> given;
   for (const auto& [flag, modules] :
@@ -200,14 +211,14 @@ void PrintSummary(const ServedFamily& family, const Engine& engine, const std::s
 }
 
 std::string LogLine(const server::RequestLog& log) {
-  std::string line = log.request_id + " " + log.method + " " + Printable(log.path) + " " + std::to_string(log.status);
-  if (!log.subject.empty()) line += " variant=" + Printable(log.subject);
+  std::string line = log.request_id + " " + log.method + " " + log.path + " " + std::to_string(log.status);
+  if (!log.subject.empty()) line += " variant=" + log.subject;
   if (!log.variant.empty()) {
     line += " model=" + log.variant + " prompt=" + std::to_string(log.prompt_tokens) +
             " completion=" + std::to_string(log.completion_tokens) + " finish=" + log.finish;
   }
   line += " " + FormatFixed(log.seconds * 1e3, 1) + " ms";
-  if (!log.cause.empty()) line += " cause: " + Printable(log.cause);
+  if (!log.cause.empty()) line += " cause: " + log.cause;
   return line;
 }
 
@@ -342,7 +353,7 @@ Status Serve(ServeOptions options) {
   PrintSummary(family, *engine,
                "http://" + (v6 ? "[" + options.host + "]" : options.host) + ":" + std::to_string(server->port()));
   WarnOfOpenDoors(options, logger);
-  if (const std::string unused = WhatAnUnusedPoolHolds(options); !unused.empty()) logger.warn("{}", Printable(unused));
+  if (const std::string unused = WhatAnUnusedPoolHolds(options); !unused.empty()) logger.warn("{}", unused);
   // Last: whoever waits for the file finds everything said.
   if (!options.port_file.empty()) {
     DF_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, std::to_string(server->port()) + "\n"));

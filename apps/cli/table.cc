@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace df::cli {
 namespace {
@@ -58,13 +59,7 @@ std::string Table::Render() const {
   return text;
 }
 
-std::string Printable(std::string_view text) {
-  std::string clean(text);
-  for (char& c : clean) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return clean;
-}
+std::string Printable(std::string_view text) { return Escaped(text); }
 
 std::string FormatFixed(double value, int decimals) {
   std::array<char, 400> text = {};  // the longest double in %f has 309 digits before the point

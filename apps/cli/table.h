@@ -16,8 +16,8 @@ struct Column {
   Align align = Align::kLeft;
 };
 
-// Rows of text under titles, columns as wide as their widest cell. Cells are UTF-8 from anywhere: control characters
-// (a tensor name in a file is not to be trusted) are printed as '?'.
+// Rows of text under titles, columns as wide as their widest cell. Cells are UTF-8 from anywhere: what a terminal
+// would obey (a tensor name in a file is not to be trusted) is escaped.
 class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -31,7 +31,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;  // an empty row is a rule
 };
 
-// `text` with control characters replaced by '?', for single lines.
+// `text` for a single line: base/utf8.h, Escaped.
 std::string Printable(std::string_view text);
 
 std::string FormatBytes(uint64_t bytes);  // "7.35 MB": decimal units, three digits

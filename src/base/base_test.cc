@@ -466,6 +466,23 @@ TEST(Utf8, AcceptsExactlyTheStandard) {
   }
 }
 
+TEST(Utf8, EscapesWhatATerminalObeysAndNobodySees) {
+  for (const auto& [text, escaped] :
+       {std::pair<std::string, std::string>{"plain \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 \\",
+                                            "plain \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80 \\"},
+        {"a\nb\tc\rd", "a\\nb\\tc\\rd"},
+        {"\x1B[31m\x7F", "\\u001b[31m\\u007f"},
+        {"\xC2\x9B", "\\u009b"},
+        {"sql\xE2\x80\xAEnosj", "sql\\u202enosj"},
+        {"\xE2\x81\xA6\xD8\x9C\xEF\xBB\xBF", "\\u2066\\u061c\\ufeff"},
+        {"\xF3\xA0\x81\x81", "\\U000e0041"},
+        {"\x9B\xFF\xE2\x80", "\\x9b\\xff\\xe2\\x80"},
+        {std::string("\0", 1), "\\u0000"},
+        {"", ""}}) {
+    EXPECT_EQ(Escaped(text), escaped);
+  }
+}
+
 TEST(Utf8, FindsTheUnfinishedCharacterAtTheEnd) {
   const std::string text = "a\xF0\x9F\x98\x80";
   EXPECT_EQ(CompleteUtf8Prefix(text), 5U);

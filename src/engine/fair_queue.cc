@@ -7,14 +7,13 @@
 namespace df {
 
 Status WeightsUnavailable(const Sequence& sequence, const Status& failure) {
-  return Unavailable("the variant \"" + sequence.request.variant_name +
-                     "\" cannot be served now: " + failure.message());
+  return Unavailable("the variant \"" + sequence.request.variant_name + "\" " + std::string(kCannotBeServed) +
+                     failure.message());
 }
 
 Status WeightsLate(const Sequence& sequence, int64_t waited_us) {
-  return Unavailable("the variant \"" + sequence.request.variant_name +
-                     "\" cannot be served now: its weights were not " + "there within " +
-                     std::to_string(waited_us / 1'000'000) +
+  return Unavailable("the variant \"" + sequence.request.variant_name + "\" " + std::string(kCannotBeServed) +
+                     "its weights were not there within " + std::to_string(waited_us / 1'000'000) +
                      " s (variant-wait-timeout); they are still wanted: try again later");
 }
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ struct FailedSequence {
   Status cause;
 };
 // What such a sequence is told; and one that has waited for its weights for as long as it may.
+inline constexpr std::string_view kCannotBeServed = "cannot be served now: ";
 Status WeightsUnavailable(const Sequence& sequence, const Status& failure);
 Status WeightsLate(const Sequence& sequence, int64_t waited_us);
 

@@ -99,8 +99,9 @@ Status BindHead(const BaseWeights& base, const DeltaDirectory& delta, DeltaBinde
 
 Result<BoundDelta> BindDelta(const BaseWeights& base, const DeltaDirectory& delta) {
   if (delta.metadata().base_fingerprint != base.fingerprint) {
-    return FailedPrecondition("delta " + delta.directory() + " was made for another base: it needs fingerprint " +
-                              delta.metadata().base_fingerprint + ", this base has " + base.fingerprint);
+    return FailedPrecondition("the delta in " + delta.directory() +
+                              " was made for another base: it needs fingerprint " + delta.metadata().base_fingerprint +
+                              ", this base has " + base.fingerprint);
   }
   DF_RETURN_IF_ERROR(CheckVariantConfig(base.config, delta.config()));
   BoundDelta bound;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "engine/fair_queue.h"
 #include "store/variant_source.h"
 
 namespace df::server {
@@ -47,6 +48,15 @@ bool IsPath(std::string_view word) {
   if (word.starts_with('/') || word.starts_with("./") || word.starts_with("../") || word.starts_with("~/")) return true;
   return word.ends_with(".json") || word.ends_with(".safetensors") || word.ends_with(".jinja") ||
          word.ends_with(".bin");
+}
+
+// Why, without what the engine and the code say as well.
+std::string_view CauseOf(std::string_view message) {
+  const size_t at = message.find(kCannotBeServed);
+  if (at != std::string_view::npos) message.remove_prefix(at + kCannotBeServed.size());
+  const bool repeats_code =
+      message.starts_with(kGenerationGone) && message.substr(kGenerationGone.size()).starts_with(": ");
+  return repeats_code ? message.substr(kGenerationGone.size() + 2) : message;
 }
 
 }  // namespace
@@ -113,7 +123,8 @@ ApiError GenerationFailure(const Status& status, std::string_view model) {
     case StatusCode::kIo:
       return {.status = 503,
               .type = "server_error",
-              .message = "The model `" + Shortened(model) + "` cannot answer now: " + WithoutPaths(status.message()),
+              .message = "The model `" + Shortened(model) +
+                         "` cannot answer now: " + WithoutPaths(std::string(CauseOf(status.message()))),
               .param = "",
               .code = IsGenerationGone(status) ? std::string(kGenerationGone) : "model_unavailable"};
     default: return FromStatus(status);

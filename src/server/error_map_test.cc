@@ -17,6 +17,8 @@ TEST(ErrorMap, TakesPathsOutOfMessages) {
   }
   EXPECT_EQ(WithoutPaths("/srv/my variants/a b/x.json: bad; see /srv/my variants/a b", "/srv/my variants/a b"),
             "x.json: bad; see its directory");
+  EXPECT_EQ(WithoutPaths("the delta in /srv/a was made for another base: it needs fingerprint f", "/srv/a"),
+            "the delta in its directory was made for another base: it needs fingerprint f");
 }
 
 TEST(ErrorMap, AnswersForAVariantThatCannotBeLoadedWithTheCauseAndNoPath) {
@@ -32,6 +34,10 @@ TEST(ErrorMap, AnswersForAVariantThatCannotBeLoadedWithTheCauseAndNoPath) {
   const Status gone = Unavailable("the variant \"sql\" cannot be served now: generation_gone: its files were changed");
   EXPECT_EQ(GenerationFailure(gone, "sql").status, 503);
   EXPECT_EQ(GenerationFailure(gone, "sql").code, "generation_gone");
+  EXPECT_EQ(GenerationFailure(gone, "sql").message, "The model `sql` cannot answer now: its files were changed");
+  const Status kept_out = Unavailable("the variant \"sql\" cannot be served now: what is pinned leaves no room for it");
+  EXPECT_EQ(GenerationFailure(kept_out, "sql").message,
+            "The model `sql` cannot answer now: what is pinned leaves no room for it");
   EXPECT_EQ(GenerationFailure(Internal("x"), "sql").status, 500);
   EXPECT_EQ(GenerationFailure(DeadlineExceeded("x"), "sql").status, 504);
 }

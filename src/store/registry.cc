@@ -11,17 +11,11 @@ namespace {
 constexpr size_t kMaxNameBytes = 256;
 constexpr std::string_view kMismatch = "generation mismatch: ", kInUse = "in use: ";
 
-// C1 controls, spaces that look like others or like nothing, and marks that turn the direction of writing: a terminal
-// obeys them and a reader does not see them. `name` is UTF-8.
+// `name` is UTF-8.
 bool HasUnseenCharacter(std::string_view name) {
-  const auto byte = [&](size_t i) { return i < name.size() ? static_cast<unsigned char>(name[i]) : 0; };
-  for (size_t i = 0; i < name.size(); ++i) {
-    const int first = byte(i), second = byte(i + 1), third = byte(i + 2);
-    if (first == 0xC2 && (second <= 0xA0 || second == 0xAD)) return true;  // to U+00A0, soft hyphen
-    if (first == 0xE2 && second == 0x80 && (third <= 0x8F || (third >= 0xA8 && third <= 0xAF))) return true;
-    if (first == 0xE2 && second == 0x81 && third >= 0x9F && third <= 0xAF) return true;  // U+205F to U+206F
-    if (first == 0xE3 && second == 0x80 && third == 0x80) return true;                   // ideographic space
-    if (first == 0xEF && second == 0xBB && third == 0xBF) return true;                   // byte order mark
+  for (size_t at = 0; at < name.size(); ++at) {
+    const bool is_lead = (static_cast<unsigned char>(name[at]) & 0xC0) != 0x80;
+    if (is_lead && UnseenBytes(name, at) > 0) return true;
   }
   return false;
 }

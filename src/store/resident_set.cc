@@ -25,7 +25,7 @@ Status PublicFailure(const CacheGrant& refused) {
   } else {
     why = "its files cannot be read";
   }
-  return Unavailable("this variant cannot be loaded now: " + why);
+  return Unavailable(why);
 }
 
 // Whether a load failed for its files, not for want of memory or because it was given up.
