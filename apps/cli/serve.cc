@@ -77,9 +77,31 @@ struct Log {
 };
 
 // What the environment gives where the command line is silent; CLI11's own variables know no lists.
-void TakeListFromEnvironment(const char* variable, std::vector<std::string>& list) {
+// Whether it was.
+bool TakeListFromEnvironment(const char* variable, std::vector<std::string>& list) {
   const char* value = std::getenv(variable);
-  if (value != nullptr && list.empty()) list = SplitAtCommas(value);
+  if (value == nullptr || !list.empty()) return false;
+  list = SplitAtCommas(value);
+  return true;
+}
+
+void TakeModulesFromEnvironment(const char* variable, std::vector<std::string>& modules, std::string& from) {
+  if (TakeListFromEnvironment(variable, modules)) from = variable;
+}
+
+// Before anything is loaded, which may take minutes.
+Result<std::vector<ModuleArgument>> ParseModules(const ServeOptions& options) {
+  std::vector<ModuleArgument> parsed;
+  for (const auto& [from, modules] : {std::pair(&options.delta_modules_from, &options.delta_modules),
+                                      std::pair(&options.lora_modules_from, &options.lora_modules)}) {
+    for (const std::string& argument : *modules) {
+      Result<ModuleArgument> module = ParseModule(argument);
+      if (!module.ok())
+        return InvalidArgument(*from + " " + Printable(argument.substr(0, 200)) + ": " + module.status().message());
+      parsed.push_back(*std::move(module));
+    }
+  }
+  return parsed;
 }
 
 // The base with another chat template; variants without their own take it over when they are loaded.
@@ -137,7 +159,8 @@ Status CheckPins(const ServeOptions& options, const std::vector<GivenVariant>& g
   return Status::Ok();
 }
 
-Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& log) {
+Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const std::vector<ModuleArgument>& modules,
+                                      const Log& log) {
   KernelContext context(options.n_threads == 0 ? UsableCpus() : options.n_threads);
   ServedFamily family;
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(options.model));
@@ -152,15 +175,10 @@ Result<ServedFamily> LoadServedFamily(const ServeOptions& options, const Log& lo
   store_options.warn = [logger = log.logger](const std::string& line) { logger->warn("{}", line); };
   DF_ASSIGN_OR_RETURN(family.store, FromFiles(LiveStore::Create(family.base, std::move(store_options))));
   std::vector<GivenVariant> given;
-  for (const auto& [flag, modules] :
-       {std::pair("--delta-modules", &options.delta_modules), std::pair("--lora-modules", &options.lora_modules)}) {
-    for (const std::string& argument : *modules) {
-      Result<ModuleArgument> module = ParseModule(argument);
-      if (!module.ok()) return module.status().Annotate(std::string(flag) + " " + Printable(argument.substr(0, 200)));
-      const bool is_on_base = module->base == name || module->base == options.model;
-      given.push_back(
-          {.name = module->name, .directory = module->path, .parent = is_on_base ? std::string() : module->base});
-    }
+  for (const ModuleArgument& module : modules) {
+    const bool is_on_base = module.base == name || module.base == options.model;
+    given.push_back(
+        {.name = module.name, .directory = module.path, .parent = is_on_base ? std::string() : module.base});
   }
   DF_RETURN_IF_ERROR(CheckPins(options, given, name));
   DF_RETURN_IF_ERROR(FromFiles(family.store->AddGiven(given, options.pinned)));
@@ -318,13 +336,14 @@ void WarnOfOpenDoors(const ServeOptions& options, spdlog::logger& logger) {
 }
 
 Status Serve(ServeOptions options) {
-  TakeListFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules);
-  TakeListFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules);
+  TakeModulesFromEnvironment("DELTAFOLD_DELTA_MODULES", options.delta_modules, options.delta_modules_from);
+  TakeModulesFromEnvironment("DELTAFOLD_LORA_MODULES", options.lora_modules, options.lora_modules_from);
   TakeListFromEnvironment("DELTAFOLD_PIN", options.pinned);
   TakeListFromEnvironment("DELTAFOLD_API_KEY", options.api_keys);
   TakeListFromEnvironment("DELTAFOLD_ADMIN_API_KEY", options.admin_api_keys);
   TakeListFromEnvironment("DELTAFOLD_ALLOWED_HOSTS", options.allowed_hosts);
   DF_RETURN_IF_ERROR(CheckOptions(options));
+  DF_ASSIGN_OR_RETURN(const std::vector<ModuleArgument> modules, ParseModules(options));
   KeepLittleFreeMemory();
   DF_ASSIGN_OR_RETURN(std::optional<server::VariantRoot> root, OpenRoot(options.variant_root));
   // Before anything is loaded: loading may take minutes, a taken port is known at once.
@@ -332,7 +351,7 @@ Status Serve(ServeOptions options) {
   RaiseDescriptorLimit();
   const Log log(options.log_level);
   spdlog::logger& logger = *log.logger;
-  DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options, log));
+  DF_ASSIGN_OR_RETURN(const ServedFamily family, LoadServedFamily(options, modules, log));
 
   const sigset_t signals = BlockEndingSignals();  // from here on: every thread started below inherits it
   DF_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, StartServedEngine(options, family));

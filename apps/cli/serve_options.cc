@@ -249,6 +249,10 @@ Result<ModuleArgument> ParseModule(const std::string& argument) {
   if (argument.starts_with("{")) {
     DF_ASSIGN_OR_RETURN(const Json json, ParseJson(argument));
     ModuleArgument module;
+    for (const auto& [key, value] : json.items()) {
+      if (key == "name" || key == "path" || key == "base_model_name") continue;
+      return InvalidArgument("unknown key \"" + key + "\": \"name\", \"path\" and \"base_model_name\" are known");
+    }
     DF_ASSIGN_OR_RETURN(module.name, JsonString(json, "name"));
     DF_ASSIGN_OR_RETURN(module.path, JsonString(json, "path"));
     DF_ASSIGN_OR_RETURN(module.base, JsonStringOr(json, "base_model_name", ""));

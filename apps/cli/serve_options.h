@@ -25,6 +25,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;
   std::string variant_root;                              // "" = nothing is loaded while it runs
   std::vector<std::string> delta_modules, lora_modules;  // NAME=PATH or vLLM's JSON
+  std::string delta_modules_from = "--delta-modules", lora_modules_from = "--lora-modules";  // or a variable's name
   std::string chat_template;
   uint64_t variant_bytes = 0;
   std::vector<std::string> pinned;
