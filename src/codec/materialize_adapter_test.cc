@@ -72,7 +72,12 @@ TEST_P(MaterializedAdapter, GivesTheReferenceLogits) {
 
 TEST_P(MaterializedAdapter, IsTiedWhereEmbeddingAndHeadStayTheSame) {
   const std::string full = directory_.Sub("full");
-  if (!Materialize(pool_, *base_, adapter_, full, {}).ok()) GTEST_SKIP() << "no checkpoint can hold it";
+  const auto made = Materialize(pool_, *base_, adapter_, full, {});
+  if (!made.ok()) {
+    EXPECT_EQ(made.status().code(), StatusCode::kUnsupported)
+        << "no checkpoint can hold it: " << made.status().message();
+    return;
+  }
   const auto checkpoint = ValueOrDie(Checkpoint::Open(full));
   const StoredTensor* head = checkpoint->FindOrNull(kHeadName);
   EXPECT_EQ(checkpoint->config().tied_head, head == nullptr);
