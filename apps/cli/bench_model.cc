@@ -34,7 +34,8 @@ constexpr char kExamples[] =
     "  deltafold bench model --shape ./my-model --quick --json\n"
     "  deltafold bench model --shape Qwen/Qwen3-4B --synthetic --batch 1,8 --prompt-len 512\n"
     "Times are wall times through the engine, base and variants in turn: nothing else should run on the machine.\n"
-    "Ratios are medians over rounds, and reading is measured in the same rounds, so memory that neighbours make faster\n"
+    "Ratios are medians over rounds, and reading is measured in the same rounds, so memory that neighbours make "
+    "faster\n"
     "or slower meanwhile does not matter. A promise holds when the 95 % bound of its median does. Should the\n"
     "multiply-add peak differ by more than a tenth between start and end, the run is void and the exit code 1. Some 4\n"
     "minutes for 0.6B on two cores.";
