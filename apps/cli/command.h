@@ -3,6 +3,7 @@
 #ifndef DELTAFOLD_CLI_COMMAND_H_
 #define DELTAFOLD_CLI_COMMAND_H_
 
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -13,6 +14,9 @@ namespace df::cli {
 // Prints "deltafold <command>: <message>" to stderr and returns the exit code of `status` (0 when ok, 2 for
 // kInvalidArgument, else 1).
 int Report(std::string_view command, const Status& status);
+
+// kFailedPrecondition where something, a link to nothing too, stands at `out` and is not to be replaced.
+Status CheckOutFree(const std::string& out, bool replace);
 
 // What a reader of files said. A wrong value in a file is no wrong usage, whatever code the reader chose for it.
 inline Status FromFiles(const Status& status) {

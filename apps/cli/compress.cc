@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -152,10 +151,7 @@ Result<Inputs> OpenInputs(const Arguments& arguments, CompressOptions& options) 
   DF_ASSIGN_OR_RETURN(const ModelArgument model, ResolveModel(arguments.model));
   options.base_name = base.name;
   options.model_name = model.name;
-  std::error_code ignored;  // an unreadable path fails below with its own message
-  if (!options.replace && !arguments.dry_run && std::filesystem::exists(arguments.out, ignored)) {
-    return FailedPrecondition(arguments.out + " exists already; choose another --out or replace it with --force");
-  }
+  DF_RETURN_IF_ERROR(CheckOutFree(arguments.out, options.replace || arguments.dry_run));
   Inputs inputs;
   DF_ASSIGN_OR_RETURN(inputs.base, Checkpoint::Open(base.directory));
   DF_ASSIGN_OR_RETURN(inputs.fine_tune, Checkpoint::Open(model.directory));

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <sstream>
@@ -79,6 +80,12 @@ int Report(std::string_view command, const Status& status) {
   std::istringstream lines(status.message());  // several where a command's output is repeated
   for (std::string line; std::getline(lines, line);) std::cerr << Printable(line) << "\n";
   return status.code() == StatusCode::kInvalidArgument ? 2 : 1;
+}
+
+Status CheckOutFree(const std::string& out, bool replace) {
+  std::error_code ignored;  // an unreadable path fails later with its own message
+  if (replace || !std::filesystem::exists(std::filesystem::symlink_status(out, ignored))) return Status::Ok();
+  return FailedPrecondition(out + " exists already; choose another --out or replace it with --force");
 }
 
 int Main(int argc, char** argv) {

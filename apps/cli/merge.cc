@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -118,16 +117,8 @@ Result<Inputs> OpenInputs(const Arguments& arguments) {
   return inputs;
 }
 
-// Of a dry run: what stands at --out would be refused by the run itself.
-Status CheckOut(const Arguments& arguments) {
-  std::error_code ignored;
-  const bool in_the_way = std::filesystem::exists(std::filesystem::symlink_status(arguments.out, ignored));
-  if (!in_the_way || arguments.options.replace) return Status::Ok();
-  return FailedPrecondition(arguments.out + " exists already; choose another --out or replace it with --force");
-}
-
 Status DryRun(const Arguments& arguments) {
-  DF_RETURN_IF_ERROR(CheckOut(arguments));
+  DF_RETURN_IF_ERROR(CheckOutFree(arguments.out, arguments.options.replace));  // as the run would
   DF_ASSIGN_OR_RETURN(const Inputs inputs, OpenInputs(arguments));
   ThreadPool pool(ThreadsOf(arguments));
   DF_ASSIGN_OR_RETURN(const merge::MergeEstimate estimate,

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "cli/command.h"
 #include "codec/compressor.h"
 #include "codec/export_peft.h"
 #include "merge/scratch.h"
@@ -25,12 +26,6 @@ Status Remove(const std::string& path) {
 CompressOptions LoraCodes(size_t rank) {
   const Code exact{.kind = CodeKind::kExact};
   return {.matrices = Code{.kind = CodeKind::kLowRank, .rank = rank}, .embeddings = exact, .head = exact};
-}
-
-Status CheckTarget(const VariantOptions& options) {
-  std::error_code ignored;  // an unreadable path fails later with its own message
-  if (options.merger.replace || !std::filesystem::exists(options.out, ignored)) return Status::Ok();
-  return FailedPrecondition(options.out + " exists already; choose another --out or replace it with --force");
 }
 
 Result<CompressReport> CompressMerged(const merge::Recipe& recipe, const merge::MergeSources& sources,
@@ -94,7 +89,7 @@ Result<VariantReport> MergeToVariant(const merge::Recipe& recipe, const merge::M
   if (!sources.base || sources.base->variant) {
     return FailedPrecondition("--as delta and --as lora need a full model as base_model: what they are a variant of");
   }
-  DF_RETURN_IF_ERROR(CheckTarget(options));
+  DF_RETURN_IF_ERROR(CheckOutFree(options.out, options.merger.replace));
   DF_RETURN_IF_ERROR(CheckSource(options.calibration));
   CompressOptions compress = LoraCodes(options.lora_rank);
   if (!options.as_lora) DF_RETURN_IF_ERROR(ReadCodes(options.codes, compress));
